@@ -1,0 +1,32 @@
+"""The exceptions of this library.
+
+    ReducingSaverError
+    ├── ConfigurationError (ValueError)   a setting that cannot work; raised when it is built
+    │   └── WindowError                   a window's field, with its value and what is allowed
+    └── ReductionError                    reducing failed; raised only with `strict=True`
+
+What the inner saver raises is never wrapped. `NotASaverError` (a `TypeError`) is raised by
+`ForwardingSaver` for what cannot be wrapped.
+"""
+
+from __future__ import annotations
+
+
+class ReducingSaverError(Exception):
+    """Be the base of every error of ours."""
+
+
+class ConfigurationError(ReducingSaverError, ValueError):
+    """Name a setting, its value and what is allowed."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field, self.value, self.allowed = field, value, allowed
+        super().__init__(f"{field}={value!r} is not allowed: {field} must be {allowed}")
+
+
+class WindowError(ConfigurationError):
+    """Name a field of a window, its value and what is allowed."""
+
+
+class ReductionError(ReducingSaverError):
+    """Say that a checkpoint could not be reduced; raised only with `strict=True`."""

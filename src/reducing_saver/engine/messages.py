@@ -1,0 +1,255 @@
+"""Read a message, whatever its shape: role, id, tool calls, answers, media.
+
+Every other file of the engine asks these functions and never looks into a message itself. What
+is read: LangChain messages and chunks, OpenAI and Anthropic dicts, Gemini contents, OpenAI
+Responses items, serialised LangChain dicts (`message_to_dict`, the `lc` constructor form,
+`model_dump`), and any object with the same attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from langchain_core.messages import (
+    AIMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+Message: TypeAlias = object
+
+SUMMARY_KEY = "reducing_saver"
+"""Key in `additional_kwargs` under which our own summary message carries its record."""
+
+
+class Role(StrEnum):
+    """Say who speaks; `OTHER` is what is not understood, and is never guessed."""
+
+    SYSTEM = "system"
+    HUMAN = "human"
+    AI = "ai"
+    TOOL = "tool"
+    OTHER = "other"
+
+
+class Call(NamedTuple):
+    """Name a tool call; `id` is empty where the provider gave none."""
+
+    id: str
+    name: str
+
+
+class Answer(NamedTuple):
+    """Name the call that a tool result answers, by id or, without one, by tool name."""
+
+    id: str
+    name: str
+
+
+_ALIASES = {
+    "system": Role.SYSTEM,
+    "developer": Role.SYSTEM,
+    "human": Role.HUMAN,
+    "user": Role.HUMAN,
+    "ai": Role.AI,
+    "assistant": Role.AI,
+    "agent": Role.AI,
+    "model": Role.AI,
+    "function_call": Role.AI,
+    "tool": Role.TOOL,
+    "function": Role.TOOL,
+    "function_call_output": Role.TOOL,
+}
+
+_CLASSES = (
+    (SystemMessage, Role.SYSTEM),
+    (HumanMessage, Role.HUMAN),
+    (AIMessage, Role.AI),
+    (ToolMessage, Role.TOOL),
+    (FunctionMessage, Role.TOOL),
+)
+
+_MEDIA_TYPES = frozenset(
+    {
+        "image",
+        "image_url",
+        "input_image",
+        "audio",
+        "input_audio",
+        "video",
+        "file",
+        "input_file",
+        "document",
+        "media",
+    }
+)
+_MEDIA_KEYS = frozenset({"inline_data", "inlineData", "file_data", "fileData"})
+# `server_tool_use`, `web_search_call` and their like run at the provider: nobody else answers them.
+_CALL_TYPES = frozenset({"tool_use", "tool_call", "function_call"})
+
+_role_of_class: dict[type, Role | None] = {}
+
+
+def role(message: Message) -> Role:
+    """Return the role; a human message that carries tool results is one of the tool's."""
+    kind = type(message)
+    known = _role_of_class.get(kind)
+    if known is None:
+        known = _learn(kind) or _named_role(message)
+    if known is Role.HUMAN and type(field(message, "content")) is not str:
+        return Role.TOOL if _block_answers(message) else Role.HUMAN
+    return known
+
+
+def _learn(kind: type) -> Role | None:
+    found = next((known for base, known in _CLASSES if issubclass(kind, base)), None)
+    _role_of_class[kind] = found
+    return found
+
+
+def _named_role(message: Message) -> Role:
+    for name in ("role", "type"):
+        value = field(message, name)
+        if isinstance(value, str):
+            word = value.lower().removesuffix("chunk").removesuffix("message")
+            if found := _ALIASES.get(word):
+                return found
+    return Role.OTHER
+
+
+def field(message: Message, name: str) -> object:
+    """Return a field of the message, or None where it has none."""
+    if not isinstance(message, dict):
+        return getattr(message, name, None)
+    if "data" in message or "kwargs" in message:
+        return _unwrapped(message).get(name)
+    return message.get(name)
+
+
+def _unwrapped(message: dict[str, object]) -> dict[str, object]:
+    """Return the fields of a serialised LangChain message: `message_to_dict`, or the lc form."""
+    data, kwargs, path = message.get("data"), message.get("kwargs"), message.get("id")
+    if isinstance(data, dict) and isinstance(message.get("type"), str):
+        return {**data, "type": message["type"]}
+    if isinstance(kwargs, dict) and message.get("lc") and isinstance(path, list) and path:
+        return {"type": path[-1], **kwargs}
+    return message
+
+
+def identifier(message: Message) -> str | None:
+    """Return the message's own id, or None where it has none."""
+    value = field(message, "id")
+    return value if isinstance(value, str) and value else None
+
+
+def is_summary(message: Message) -> bool:
+    """Tell whether this is a summary of ours or of LangChain's `SummarizationMiddleware`.
+
+    LangChain 1.x marks its own with `additional_kwargs={"lc_source": "summarization"}`.
+    """
+    extra = field(message, "additional_kwargs")
+    if not extra or not isinstance(extra, dict):
+        return False
+    return extra.get("lc_source") == "summarization" or SUMMARY_KEY in extra
+
+
+def calls(message: Message) -> list[Call]:
+    """Return the tool calls that somebody outside the provider has to answer.
+
+    Calls whose arguments could not be parsed (`invalid_tool_calls`) count: they are sent back
+    to the provider with the others.
+    """
+    found = _listed(message, "tool_calls") + _listed(message, "invalid_tool_calls")
+    return found or _legacy_calls(message) or _block_calls(message)
+
+
+def _listed(message: Message, name: str) -> list[Call]:
+    value = field(message, name)
+    return [_call(item) for item in _dicts(value)] if value else []
+
+
+def _call(item: dict[str, object]) -> Call:
+    function = item.get("function")
+    named = function if isinstance(function, dict) else item
+    return Call(_word(item.get("id")), _word(named.get("name")))
+
+
+def _legacy_calls(message: Message) -> list[Call]:
+    """Return calls in OpenAI's older `function_call`, in raw kwargs, or in a Responses item."""
+    extra = field(message, "additional_kwargs")
+    places = [extra] if extra else []
+    if isinstance(message, dict):
+        if field(message, "type") == "function_call":
+            return [Call(_word(message.get("call_id")), _word(message.get("name")))]
+        places.append(message)
+    single = [field(place, "function_call") for place in places]
+    named = [Call("", _word(item.get("name"))) for item in single if isinstance(item, dict)]
+    return named or (_listed(extra, "tool_calls") if extra else [])
+
+
+def _block_calls(message: Message) -> list[Call]:
+    found = []
+    for block in blocks(message):
+        if block.get("type") in _CALL_TYPES:
+            key = block.get("call_id") or block.get("id")
+            found.append(Call(_word(key), _word(block.get("name"))))
+        for part in _parts(block, "function_call", "functionCall"):
+            found.append(Call(_word(part.get("id")), _word(part.get("name"))))
+    return found
+
+
+def answers(message: Message) -> list[Answer]:
+    """Return what a tool's message answers; one message may answer several calls (Anthropic)."""
+    if found := _block_answers(message):
+        return found
+    key = field(message, "tool_call_id") or (
+        field(message, "call_id") if isinstance(message, dict) else None
+    )
+    return [Answer(_word(key), _word(field(message, "name")))]
+
+
+def _block_answers(message: Message) -> list[Answer]:
+    found = []
+    for block in blocks(message):
+        if block.get("type") == "tool_result":
+            found.append(Answer(_word(block.get("tool_use_id")), ""))
+        for part in _parts(block, "function_response", "functionResponse"):
+            found.append(Answer(_word(part.get("id")), _word(part.get("name"))))
+    return found
+
+
+def blocks(message: Message) -> list[dict[str, object]]:
+    """Return the content blocks that are dicts; none where the content is a string."""
+    content = field(message, "content")
+    if content is None and isinstance(message, dict):
+        content = field(message, "parts")
+    return _dicts(content)
+
+
+def is_media(block: Mapping[str, object]) -> bool:
+    """Tell whether a block is an image, audio, video or file, in any provider's shape."""
+    if not _MEDIA_KEYS.isdisjoint(block):
+        return True
+    if block.get("type") not in _MEDIA_TYPES:
+        return False
+    source = block.get("source")
+    return not (isinstance(source, dict) and source.get("type") == "text")
+
+
+def _parts(block: dict[str, object], *names: str) -> Iterator[dict[str, object]]:
+    for name in names:
+        part = block.get(name)
+        if isinstance(part, dict):
+            yield part
+
+
+def _dicts(value: object) -> list[dict[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,328 @@
+"""Decide what stays: units and a window in, a plan with reasons out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from .messages import Message, Role, role
+from .units import Kind, Unit, leading, split, starts_turn
+from .window import Mark, Measure, Window
+
+
+class When(StrEnum):
+    """Say at which point of a run a list is looked at.
+
+    - `REST`: nothing waits to run. Crosses at `trigger`; earlier turns may leave whole, also with
+      a call that was never answered.
+    - `RUN`: in the middle of a run. Crosses only above `cap`; a unit with an open call stays.
+    - `RESUME`: the first step of a resumed run. Crosses at `trigger`; a unit with an open call
+      stays.
+
+    Above `cap` the current turn may be split between units in all three.
+    """
+
+    REST = "rest"
+    RUN = "run"
+    RESUME = "resume"
+
+
+class Verdict(StrEnum):
+    """Say what happens to a unit."""
+
+    KEEP = "keep"
+    EVICT = "evict"
+
+
+class Reason(StrEnum):
+    """Say why a unit stays or goes."""
+
+    LEADING = "leading system message"
+    SUMMARY = "summary"
+    CURRENT = "current turn"
+    LAST = "last message"
+    PINNED = "pinned"
+    FIRST_HUMAN = "first human message"
+    LATEST = "newest of its tool"
+    OPEN = "waits for a tool result"
+    QUESTION = "human message of a kept unit"
+    WITHIN = "within keep"
+    BELOW = "nothing passed"
+    OLDER = "older than keep"
+    ABOVE_CAP = "above cap"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what happens to a unit with this reason."""
+        gone = self in (Reason.OLDER, Reason.ABOVE_CAP)
+        return Verdict.EVICT if gone else Verdict.KEEP
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Hold what happens to one unit, and why."""
+
+    unit: Unit
+    verdict: Verdict
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold what a window does to a list; nothing is changed by it.
+
+    `passed` are the marks that were passed, empty when none was. `stuck` means that the list
+    stays above one of them: what is left is pinned or the current turn. Printable.
+    """
+
+    messages: Sequence[Message]
+    window: Window
+    when: When
+    passed: tuple[Mark, ...] = ()
+    stuck: bool = False
+    _decided: tuple[tuple[Unit, ...], tuple[Reason, ...]] | None = field(default=None, repr=False)
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Return the units of the list; cut on demand when nothing was passed."""
+        return tuple(split(self.messages)) if self._decided is None else self._decided[0]
+
+    @cached_property
+    def actions(self) -> tuple[Action, ...]:
+        """Return one action for each unit, in order."""
+        reasons = self._decided[1] if self._decided else (Reason.BELOW,) * len(self.units)
+        pairs = zip(self.units, reasons, strict=True)
+        return tuple(Action(unit, reason.verdict, reason) for unit, reason in pairs)
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether anything leaves."""
+        return self._decided is not None and bool(self.evicted)
+
+    @cached_property
+    def evicted(self) -> tuple[Unit, ...]:
+        """Return the units that leave."""
+        if self._decided is None:
+            return ()
+        return tuple(a.unit for a in self.actions if a.verdict is Verdict.EVICT)
+
+    @property
+    def kept(self) -> tuple[Unit, ...]:
+        """Return the units that stay."""
+        return tuple(a.unit for a in self.actions if a.verdict is Verdict.KEEP)
+
+    def size(self, unit: Unit, measure: Measure) -> int:
+        """Return the size of a unit; tokens and bytes are counted on demand and remembered."""
+        return size(unit, measure, self.window)
+
+    def total(self, measure: Measure, verdict: Verdict | None = None) -> int:
+        """Return the size of all units, or of those with this verdict."""
+        chosen = (a.unit for a in self.actions if verdict in (None, a.verdict))
+        return sum(self.size(unit, measure) for unit in chosen)
+
+    def __str__(self) -> str:
+        lines = [self._headline()]
+        for action in self.actions:
+            unit = action.unit
+            where = f"turn {unit.turn}" if unit.turn >= 0 else "head"
+            count = len(unit.messages)
+            lines.append(
+                f"{action.verdict:<6}{where:<9}{unit.kind:<8}"
+                f"{count} message{'s' if count != 1 else ''}: {action.reason}"
+            )
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        if not self.passed:
+            return f"nothing leaves: no mark was passed ({self.when})"
+        marks = ", ".join(f"{mark.measure} {mark.value:,}" for mark in self.passed)
+        return f"{len(self.evicted)} of {len(self.units)} units leave: {marks} passed ({self.when})"
+
+
+def plan(messages: Sequence[Message], window: Window, *, when: When = When.REST) -> Plan:
+    """Decide which units of a list stay.
+
+    Pure and linear in the list. Tokens are counted from the tail and no further than the decision
+    needs. What is no list, or holds no message, is left as it is. Raises only what a
+    `token_counter` or a `pinned` predicate of the user's raises.
+    """
+    if not isinstance(messages, list) or not _holds_messages(messages):
+        return Plan(messages, window, when)
+    passed = _passed(messages, window, when)
+    if not passed:
+        return Plan(messages, window, when)
+    units = tuple(split(messages))
+    reasons = _Decision(units, window, when, passed).reasons()
+    kept = [unit for unit, r in zip(units, reasons, strict=True) if r.verdict is Verdict.KEEP]
+    stuck = any(_sum(kept, mark.measure, window) > mark.value for mark in passed)
+    return Plan(messages, window, when, passed, stuck, (units, reasons))
+
+
+def size(unit: Unit, measure: Measure, window: Window) -> int:
+    """Return the size of a unit in a measure of the window."""
+    match measure:
+        case "messages":
+            return len(unit.messages)
+        case "turns":
+            return int(unit.kind is Kind.HUMAN)
+        case "tokens" | "bytes":
+            sizes = window.sizes(measure)
+            return sum(sizes.of(message) for message in unit.messages)
+
+
+def _holds_messages(messages: Sequence[Message]) -> bool:
+    return any(role(message) is not Role.OTHER for message in messages)
+
+
+def _passed(messages: Sequence[Message], window: Window, when: When) -> tuple[Mark, ...]:
+    triggers = () if when is When.RUN else window.triggers
+    passed = tuple(mark for mark in triggers if _exceeds(messages, mark, window))
+    # The cap is never below a trigger of its measure: it need not be looked at before that is.
+    watched = {mark.measure for mark in triggers}
+    due = window.cap.measure in {m.measure for m in passed} or window.cap.measure not in watched
+    if due and window.cap not in passed and _exceeds(messages, window.cap, window):
+        return (*passed, window.cap)
+    return passed
+
+
+def _exceeds(messages: Sequence[Message], mark: Mark, window: Window) -> bool:
+    match mark.measure:
+        case "messages":
+            return len(messages) > mark.value and len(messages) - leading(messages) > mark.value
+        case "turns":
+            return _more_turns(messages, mark.value)
+        case "tokens" | "bytes":
+            sizes = window.sizes(mark.measure)
+            return sizes.exceed(messages, leading(messages), mark.value)
+
+
+def _more_turns(messages: Sequence[Message], limit: int) -> bool:
+    turns = 0
+    for message in reversed(messages):
+        turns += starts_turn(message)
+        if turns > limit:
+            return True
+    return False
+
+
+def _sum(units: Iterable[Unit], measure: Measure, window: Window) -> int:
+    counted = (unit for unit in units if not (unit.turn < 0 and unit.kind is Kind.SYSTEM))
+    return sum(size(unit, measure, window) for unit in counted)
+
+
+class _Decision:
+    """Give every unit its reason, in three steps: what must stay, whole turns, the current turn."""
+
+    def __init__(
+        self, units: tuple[Unit, ...], window: Window, when: When, passed: tuple[Mark, ...]
+    ) -> None:
+        self.units, self.window, self.when = units, window, when
+        self.current = max((unit.turn for unit in units), default=0)
+        self.over_cap = window.cap in passed
+        self.stays: dict[int, Reason] = {}
+        self.goes: dict[int, Reason] = {}
+        self.questions = {u.turn: i for i, u in enumerate(units) if u.kind is Kind.HUMAN}
+
+    def reasons(self) -> tuple[Reason, ...]:
+        self._protect()
+        self._evict_turns()
+        if self.over_cap and self._kept(self.window.cap.measure) > self.window.cap.value:
+            self._split_current_turn()
+        default = Reason.CURRENT
+        chosen = (self.goes.get(i) or self.stays.get(i) for i in range(len(self.units)))
+        return tuple(reason or default for reason in chosen)
+
+    def _protect(self) -> None:
+        last = max(range(len(self.units)), key=lambda i: self.units[i].indices[-1])
+        if self.current in self.questions:
+            self.stays[self.questions[self.current]] = Reason.CURRENT
+        for i, unit in enumerate(self.units):
+            if unit.turn < 0:
+                self.stays[i] = Reason.SUMMARY if unit.kind is Kind.SUMMARY else Reason.LEADING
+            elif i == last:
+                self._stay(i, Reason.CURRENT if unit.turn == self.current else Reason.LAST)
+            elif unit.open and (self.when is not When.REST or unit.turn == self.current):
+                self._stay(i, Reason.OPEN)
+            elif self._pinned(unit):
+                self._stay(i, Reason.PINNED)
+        for i in self._latest():
+            self._stay(i, Reason.LATEST)
+        if self.window.pin_first_human and self.questions:
+            self._stay(self.questions[min(self.questions)], Reason.FIRST_HUMAN)
+
+    def _stay(self, index: int, reason: Reason) -> None:
+        self.stays.setdefault(index, reason)
+        question = self.questions.get(self.units[index].turn)
+        if question is not None:
+            self.stays.setdefault(question, Reason.QUESTION)
+
+    def _pinned(self, unit: Unit) -> bool:
+        for pin in self.window.pinned:
+            if isinstance(pin, str):
+                if pin in unit.tools:
+                    return True
+            elif any(map(pin, unit.messages)):
+                return True
+        return False
+
+    def _latest(self) -> Iterator[int]:
+        wanted = set(self.window.keep_latest_of)
+        for i in range(len(self.units) - 1, -1, -1):
+            if not wanted:
+                return
+            if found := wanted.intersection(self.units[i].tools):
+                wanted -= found
+                yield i
+
+    def _evict_turns(self) -> None:
+        """Let whole earlier turns go, oldest first, until what is left is within the limits."""
+        limits = self._limits()
+        fixed = [u for i, u in enumerate(self.units) if i in self.stays or u.turn == self.current]
+        used = {measure: _sum(fixed, measure, self.window) for measure in limits}
+        full = False
+        for turn in self._earlier_turns():
+            for measure, limit in limits.items():
+                used[measure] += sum(size(self.units[i], measure, self.window) for i in turn)
+                full = full or used[measure] > limit
+                if full:
+                    break
+            reason = Reason.OLDER if full else Reason.WITHIN
+            (self.goes if full else self.stays).update(dict.fromkeys(turn, reason))
+            if full:
+                limits = {}
+
+    def _limits(self) -> dict[Measure, int]:
+        keep, cap = self.window.keep, self.window.cap
+        limits: dict[Measure, int] = {keep.measure: keep.value}
+        halved = [*self.window.triggers, *((cap,) if self.over_cap else ())]
+        for mark in halved:
+            if mark.measure != keep.measure:
+                half = mark.value // 2
+                limits[mark.measure] = min(half, limits.get(mark.measure, half))
+        return limits
+
+    def _earlier_turns(self) -> Iterator[list[int]]:
+        """Yield the free units of each earlier turn, newest turn first."""
+        turns: dict[int, list[int]] = {}
+        for i, unit in enumerate(self.units):
+            if i not in self.stays and 0 <= unit.turn < self.current:
+                turns.setdefault(unit.turn, []).append(i)
+        for turn in sorted(turns, reverse=True):
+            yield turns[turn]
+
+    def _split_current_turn(self) -> None:
+        """Let units of the current turn go, oldest first, down to half of the cap."""
+        measure, most = self.window.cap
+        left = self._kept(measure)
+        for i, unit in enumerate(self.units):
+            if left <= most // 2:
+                return
+            if unit.turn == self.current and i not in self.stays:
+                left -= size(unit, measure, self.window)
+                self.goes[i] = Reason.ABOVE_CAP
+
+    def _kept(self, measure: Measure) -> int:
+        kept = (unit for i, unit in enumerate(self.units) if i not in self.goes)
+        return _sum(kept, measure, self.window)

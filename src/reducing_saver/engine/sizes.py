@@ -1,0 +1,106 @@
+"""Remember how big each message is, so that nothing is counted twice."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from .messages import Message
+
+Counter: TypeAlias = Callable[[Message], int]
+
+_MOST_HELD = 65_536
+
+
+class Sizes:
+    """Remember the size of each message object.
+
+    The key is the object, never its id field: messages are edited in place and ids repeat. A
+    message whose `content` changed is counted again. Messages are referred to weakly, so nothing
+    is kept alive; dicts cannot be and are held, at most 65,536 of them. Safe to use from threads:
+    at worst a message is counted twice.
+    """
+
+    def __init__(self, count: Counter) -> None:
+        self._count = count
+        self._seen: dict[int, _Weak | _Held] = {}
+        self._held = 0
+
+    def of(self, message: Message) -> int:
+        """Return the size of one message."""
+        # Written out, without calls: this runs for every message of every put.
+        if type(message) is dict:
+            content = message.get("content")
+        else:
+            content = getattr(message, "content", None)
+        seen = self._seen.get(id(message))
+        if (
+            seen is not None
+            and seen.content is content
+            and (seen.length < 0 or seen.length == _length(content))
+        ):
+            return seen.size
+        size = self._count(message)
+        self._remember(message, content, size)
+        return size
+
+    def exceed(self, messages: Sequence[Message], start: int, limit: int) -> bool:
+        """Tell whether `messages[start:]` are larger than `limit`, counting from the tail."""
+        total, of = 0, self.of
+        for index in range(len(messages) - 1, start - 1, -1):
+            total += of(messages[index])
+            if total > limit:
+                return True
+        return False
+
+    def _remember(self, message: Message, content: object, size: int) -> None:
+        key, seen = id(message), self._seen
+
+        def leave(gone: weakref.ref[object]) -> None:
+            if seen.get(key) is gone:
+                del seen[key]
+
+        try:
+            entry: _Weak | _Held = _Weak(message, leave)
+        except TypeError:
+            entry = _Held(message)
+            self._count_held()
+        entry.content, entry.length, entry.size = content, _length(content), size
+        seen[key] = entry
+
+    def _count_held(self) -> None:
+        self._held += 1
+        if self._held > _MOST_HELD:
+            self._held = 1
+            for key, entry in list(self._seen.items()):
+                if isinstance(entry, _Held):
+                    self._seen.pop(key, None)
+
+
+class _Weak(weakref.ref[object]):
+    """Refer to a counted message without keeping it alive."""
+
+    __slots__ = ("content", "length", "size")
+
+    content: object
+    length: int
+    size: int
+
+
+class _Held:
+    """Hold a counted message that cannot be referred to weakly."""
+
+    __slots__ = ("content", "length", "message", "size")
+
+    content: object
+    length: int
+    size: int
+
+    def __init__(self, message: object) -> None:
+        self.message = message
+
+
+def _length(content: object) -> int:
+    """Return what betrays a list that was edited in place; -1 for what cannot be."""
+    return len(content) if isinstance(content, list) else -1

@@ -1,0 +1,197 @@
+"""Cut a message list into units: the messages that live or die together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .messages import Answer, Call, Message, Role, answers, calls, is_summary, role
+
+
+class Kind(StrEnum):
+    """Say what a unit is."""
+
+    SYSTEM = "system"
+    SUMMARY = "summary"
+    HUMAN = "human"
+    AI = "ai"
+    TOOLS = "tools"
+    RESULT = "result"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Hold one message, or an AI message with every tool result that answers it.
+
+    `indices` are ascending positions in the list that was split; they need not be adjacent.
+    `turn` is -1 for leading system messages and the newest summary, 0 for what stands before the
+    first human message, then 1, 2, ... `open` means that some call has no result yet.
+    """
+
+    kind: Kind
+    indices: tuple[int, ...]
+    messages: tuple[Message, ...]
+    turn: int
+    tools: tuple[str, ...] = ()
+    open: bool = False
+
+
+def split(messages: Sequence[Message]) -> list[Unit]:
+    """Cut a list into units, ordered by their first message; every message is in exactly one."""
+    lead = leading(messages)
+    matcher = _Matcher()
+    drafts: list[_Draft] = []
+    turn = 0
+    for index, message in enumerate(messages):
+        if index < lead:
+            drafts.append(_Draft(Kind.SYSTEM, index, -1))
+            continue
+        kind = _kind(message)
+        if kind is Kind.RESULT and matcher.join(index, message):
+            continue
+        if kind is Kind.HUMAN:
+            turn += 1
+        draft = _Draft(kind, index, turn)
+        if kind is Kind.AI:
+            matcher.ask(draft, message)
+        drafts.append(draft)
+    summary = next((d for d in reversed(drafts) if d.kind is Kind.SUMMARY), None)
+    if summary is not None:
+        summary.turn = -1
+    return [draft.finish(messages) for draft in drafts if draft.merged is None]
+
+
+def join(units: Iterable[Unit]) -> list[Message]:
+    """Put units back together in the order of the list they were cut from."""
+    placed = [pair for unit in units for pair in zip(unit.indices, unit.messages, strict=True)]
+    placed.sort(key=lambda pair: pair[0])
+    return [message for _, message in placed]
+
+
+def leading(messages: Sequence[Message]) -> int:
+    """Count the system messages at the head of the list."""
+    for index, message in enumerate(messages):
+        if role(message) is not Role.SYSTEM or is_summary(message):
+            return index
+    return len(messages)
+
+
+def starts_turn(message: Message) -> bool:
+    """Tell whether a turn begins here: a human message that is no summary."""
+    return role(message) is Role.HUMAN and not is_summary(message)
+
+
+_KINDS = {
+    Role.SYSTEM: Kind.SYSTEM,
+    Role.HUMAN: Kind.HUMAN,
+    Role.AI: Kind.AI,
+    Role.TOOL: Kind.RESULT,
+    Role.OTHER: Kind.OTHER,
+}
+
+
+def _kind(message: Message) -> Kind:
+    return Kind.SUMMARY if is_summary(message) else _KINDS[role(message)]
+
+
+class _Draft:
+    """Collect a unit while the list is walked."""
+
+    __slots__ = ("calls", "indices", "kind", "merged", "turn", "waiting")
+
+    def __init__(self, kind: Kind, index: int, turn: int) -> None:
+        self.kind = kind
+        self.indices = [index]
+        self.turn = turn
+        self.calls: list[Call] = []
+        self.waiting: list[Call] = []
+        self.merged: _Draft | None = None
+
+    def finish(self, messages: Sequence[Message]) -> Unit:
+        if not self.calls:
+            index = self.indices[0]
+            return Unit(self.kind, (index,), (messages[index],), self.turn)
+        indices = tuple(sorted(self.indices))
+        members = tuple(messages[i] for i in indices)
+        names = tuple(call.name for call in self.calls)
+        return Unit(self.kind, indices, members, self.turn, names, bool(self.waiting))
+
+    def absorb(self, other: _Draft) -> None:
+        self.indices += other.indices
+        self.calls += other.calls
+        self.waiting += other.waiting
+        other.merged = self
+
+    def strike(self, answer: Answer) -> None:
+        """Take off the call that is answered: by id, else by name, else the first."""
+        for same in (
+            lambda call: answer.id and call.id == answer.id,
+            lambda call: not answer.id and call.name == answer.name,
+            lambda call: not answer.id or not call.id,
+        ):
+            for call in self.waiting:
+                if same(call):
+                    self.waiting.remove(call)
+                    return
+
+
+class _Matcher:
+    """Match results to calls by id and position, so that ids may repeat, be missing or be late.
+
+    A result answers the newest open call with its id; where none is open it joins the newest unit
+    that had that id. A result or a call without an id is matched with the newest open call.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[_Draft]] = {}
+        self._newest: dict[str, _Draft] = {}
+        self._asked: list[_Draft] = []
+
+    def ask(self, draft: _Draft, message: Message) -> None:
+        draft.calls = calls(message)
+        if not draft.calls:
+            return
+        draft.kind = Kind.TOOLS
+        draft.waiting = list(draft.calls)
+        self._asked.append(draft)
+        for call in draft.calls:
+            if call.id:
+                self._open.setdefault(call.id, []).append(draft)
+                self._newest[call.id] = draft
+
+    def join(self, index: int, message: Message) -> _Draft | None:
+        """Add a result to the unit it answers; None where it answers nothing."""
+        home: _Draft | None = None
+        for answer in answers(message):
+            draft = self._find(answer)
+            if draft is None:
+                continue
+            draft.strike(answer)
+            if home is None:
+                home = draft
+                draft.indices.append(index)
+            elif draft is not home:
+                home, later = sorted((home, draft), key=lambda d: d.indices[0])
+                home.absorb(later)
+        return home
+
+    def _find(self, answer: Answer) -> _Draft | None:
+        if answer.id:
+            if still_open := self._open.get(answer.id):
+                return _resolve(still_open.pop())
+            if answer.id in self._newest:
+                return _resolve(self._newest[answer.id])
+        while self._asked and not _resolve(self._asked[-1]).waiting:
+            self._asked.pop()
+        draft = _resolve(self._asked[-1]) if self._asked else None
+        if draft and answer.id and all(call.id for call in draft.waiting):
+            return None
+        return draft
+
+
+def _resolve(draft: _Draft) -> _Draft:
+    while draft.merged is not None:
+        draft = draft.merged
+    return draft
