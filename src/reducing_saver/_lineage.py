@@ -1,0 +1,159 @@
+"""Remember what each stored checkpoint had already evicted, for the run that goes on from it.
+
+LangGraph's loop keeps its own, full list and offers it again at every super-step. What a line of
+checkpoints has evicted is looked up under the parent of the next one, so forks never see each
+other's state. Losing an entry costs a second look at the window, never a wrong list.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+from .engine.messages import Message, identifier
+
+MOST_THREADS = 1_024
+MOST_CHECKPOINTS = 16
+MOST_NAMES = 200_000
+
+_growing = threading.Lock()
+
+
+class CheckpointKey(NamedTuple):
+    """Name a checkpoint."""
+
+    thread: str
+    namespace: str
+    checkpoint: str
+
+
+class Evicted:
+    """Hold which messages a line of checkpoints has evicted; immutable and cheap to extend.
+
+    A message is known by its id; without one, by the object itself, which is then held. Never by
+    position or content: graphs rebuild lists, and people say "ok" twice. A line that goes on
+    shares one log with its ancestors, a fork copies it. Of a line that has evicted more than
+    200,000 messages the newer half is remembered.
+    """
+
+    __slots__ = ("_count", "_log")
+
+    def __init__(self, held: Mapping[str | int, Message | None] = MappingProxyType({})) -> None:
+        self._log = {name: (i, message) for i, (name, message) in enumerate(held.items())}
+        self._count = len(self._log)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, message: Message) -> bool:
+        entry = self._log.get(identifier(message) or id(message))
+        return entry is not None and entry[0] < self._count
+
+    def without(self, messages: list[Message]) -> list[Message]:
+        """Return a list less what was evicted; the same object where nothing was."""
+        if not self._count:
+            return messages
+        left = [message for message in messages if message not in self]
+        return messages if len(left) == len(messages) else left
+
+    def plus(self, messages: Iterable[Message]) -> Evicted:
+        """Return these and more."""
+        added = {(identifier(m) or id(m)): None if identifier(m) else m for m in messages}
+        with _growing:
+            if len(self._log) != self._count or self._count > MOST_NAMES:
+                return Evicted(self._held(newest=MOST_NAMES // 2) | added)
+            grown = Evicted()
+            grown._log = self._log
+            for name, held in added.items():
+                grown._log.setdefault(name, (len(grown._log), held))
+            grown._count = len(grown._log)
+            return grown
+
+    def minus(self, messages: Iterable[Message]) -> Evicted:
+        """Return these and fewer."""
+        gone = {identifier(m) or id(m) for m in messages}
+        return Evicted({n: held for n, held in self._held().items() if n not in gone})
+
+    def _held(self, newest: int = MOST_NAMES) -> dict[str | int, Message | None]:
+        least = self._count - newest
+        own = list(self._log.items())[: self._count]
+        return {name: held for name, (i, held) in own if i >= least}
+
+
+NOTHING = Evicted()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Hold what has to be known of a checkpoint to store the next one after it.
+
+    `evicted` by channel; `interrupts_seen` tells a resumed run from one that goes on; `resumed`
+    means that the run was resumed and no list has been stored since.
+    """
+
+    evicted: Mapping[str, Evicted] = field(default_factory=dict)
+    interrupts_seen: int = 0
+    resumed: bool = False
+
+    def weight(self) -> int:
+        """Count the names held."""
+        return sum(map(len, self.evicted.values()))
+
+
+class Lineage:
+    """Keep the traces of the newest checkpoints of the threads used last. Safe to use from threads.
+
+    At most 1,024 threads and namespaces with 16 checkpoints each, and 200,000 evicted messages.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: OrderedDict[tuple[str, str], OrderedDict[str, Trace]] = OrderedDict()
+        self._weight = 0
+
+    def find(self, key: CheckpointKey) -> Trace | None:
+        """Return the trace of a checkpoint, or None where it is not remembered."""
+        with self._lock:
+            traces = self._threads.get(key[:2])
+            if traces is None:
+                return None
+            self._threads.move_to_end(key[:2])
+            return traces.get(key.checkpoint)
+
+    def remember(self, key: CheckpointKey, trace: Trace) -> None:
+        """Keep the trace of a checkpoint that was stored."""
+        with self._lock:
+            traces = self._threads.setdefault(key[:2], OrderedDict())
+            self._weight -= _heaviest(traces)
+            traces[key.checkpoint] = trace
+            if len(traces) > MOST_CHECKPOINTS:
+                traces.popitem(last=False)
+            self._weight += _heaviest(traces)
+            self._threads.move_to_end(key[:2])
+            self._shrink()
+
+    def learn(self, key: CheckpointKey, trace: Trace) -> None:
+        """Keep the trace of a checkpoint that was loaded, unless it is known already."""
+        if self.find(key) is None:
+            self.remember(key, trace)
+
+    def forget_thread(self, thread: str) -> None:
+        """Forget a thread that was deleted."""
+        with self._lock:
+            for key in [key for key in self._threads if key[0] == thread]:
+                self._weight -= _heaviest(self._threads.pop(key))
+
+    def _shrink(self) -> None:
+        while len(self._threads) > 1 and (
+            len(self._threads) > MOST_THREADS or self._weight > MOST_NAMES
+        ):
+            _, traces = self._threads.popitem(last=False)
+            self._weight -= _heaviest(traces)
+
+
+def _heaviest(traces: Mapping[str, Trace]) -> int:
+    return max((trace.weight() for trace in traces.values()), default=0)
