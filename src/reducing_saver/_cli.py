@@ -85,6 +85,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             standalone_mode=False,
         )
         sys.stdout.flush()
+        if code == _INTERRUPTED:  # newer versions of typer return it, older ones raise Abort
+            _complain("stopped")
         return code if isinstance(code, int) else 0
     except (RefusedError, TranscriptError) as error:
         return _complain(str(error))
@@ -92,7 +94,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _complain(_in_our_words(error))
     except (KeyboardInterrupt, typer.Abort):
         _complain("stopped")
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:  # `... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -102,6 +104,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if explain is None:
             raise
         return _complain(f"{explain()} (see reducing-saver --help)")
+
+
+_INTERRUPTED = 130
 
 
 def _complain(message: str) -> int:
@@ -695,13 +700,9 @@ def _why(made: Plan) -> str:
 
 
 def _level(made: Plan, mark: Mark) -> str:
-    return (
-        f"{_measured(made, mark.measure):,} {mark.measure}, {_kind_of(made, mark)} {mark.value:,}"
-    )
-
-
-def _kind_of(made: Plan, mark: Mark) -> str:
-    return "trigger" if mark in made.window.triggers else "cap"
+    kind = "trigger" if mark in made.window.triggers else "cap"
+    level = _count(_measured(made, mark.measure), mark.measure.removesuffix("s"))
+    return f"{level}, {kind} {mark.value:,}"
 
 
 def _measured(made: Plan, measure: Measure) -> int:

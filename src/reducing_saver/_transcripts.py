@@ -22,7 +22,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from .engine.messages import Role, blocks, calls, field, role
+from .engine.messages import Role, calls, field, role
 
 ALLOWED = (
     'a list of messages, {"messages": [...]}, a list of such conversations, or JSON lines of them'
@@ -199,8 +199,7 @@ def is_message(value: object) -> bool:
 
 def words(message: object) -> str:
     """Return what a message says as one printable line: its text, then its calls."""
-    parts = [_said(field(message, "content"))]
-    parts += [_said(part) for part in blocks(message) if "text" not in part]
+    parts = [_said(field(message, "content")), _said(field(message, "parts"))]
     parts += [f"{call.name or 'tool'}()" for call in calls(message)]
     line = " ".join(part for part in parts if part)
     printable = "".join(letter if letter.isprintable() else " " for letter in line)

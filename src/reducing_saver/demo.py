@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
@@ -33,6 +34,7 @@ from langchain_core.messages import (
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, tool
+from langsmith import tracing_context
 from pydantic import BaseModel, PrivateAttr
 
 from ._archive import Discard
@@ -279,8 +281,6 @@ def _agent(
 def _play(
     recordings: Iterable[Recording], saver: BaseCheckpointSaver[Any], tick: Callable[[], None]
 ) -> None:
-    from langsmith import tracing_context
-
     with tracing_context(enabled=False):  # whatever the environment says: no network
         for played in recordings:
             model = ScriptedModel()
@@ -686,13 +686,9 @@ def _trip(desk: _Desk, number: int) -> Iterator[None]:
 def travel_desk(turns: int = TURNS) -> Recording:
     """Write a conversation of so many turns between an office and its travel desk."""
     desk = _Desk()
-    written = 0
-    number = 0
-    while written < turns:
-        for _ in _trip(desk, number):
-            written += 1
-            if written == turns:
-                break
-        number += 1
+    with tracing_context(enabled=False):  # the tools run here too
+        trips = chain.from_iterable(_trip(desk, number) for number in count())
+        for _ in islice(trips, turns):
+            pass
     cut = _cut("travel-desk", desk.messages)
     return Recording(cut.id, cut.turns, tools=_TOOLS)
