@@ -7,6 +7,7 @@ exit code 2. This is the only file that knows typer and rich.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -292,7 +293,7 @@ def demo(
     window = _window(keep, trigger, cap, None, None, False, "approximate")
     recordings, empty = _recordings(source, turns)
     start = time.perf_counter()
-    with _folder(folder) as place, _progress(recordings) as tick:
+    with _folder(folder) as place, _warnings() as warned, _progress(recordings) as tick:
         from .demo import compare
 
         report = compare(recordings, window, place, tick=tick)
@@ -300,12 +301,14 @@ def demo(
     if empty:
         report.notes["conversations without messages, left out"] = empty
     if as_json:
-        _print_json(_report_as_json(report, seconds))
+        _print_json({**_report_as_json(report, seconds), "warnings": warned})
         return
     console = _console()
     if len(report.threads) > 1:
         _show_threads(console, report, every)
-    _show_report(console, report, seconds, folder)
+    _show_report(console, report, seconds, warned)
+    if folder is not None:
+        _say(console, f"\nThe two files: {report.bare.path} and {report.wrapped.path}")
 
 
 def _need_langgraph() -> None:
@@ -347,6 +350,27 @@ def _folder(chosen: str | None) -> Iterator[Path]:
         if (folder / name).exists():
             raise RefusedError(f"--db {chosen}: there is a {name} already; choose another folder")
     yield folder
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect what the saver logs, so that it stands below the table and not across the bars."""
+    found: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() not in found:
+                found.append(record.getMessage())
+
+    logger = logging.getLogger(__package__)
+    handler, spoke = Collect(logging.WARNING), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = spoke
 
 
 @contextmanager
@@ -407,7 +431,7 @@ def _saved(thread: Thread) -> int:
     return thread.bare.bytes - thread.wrapped.bytes
 
 
-def _show_report(console: Console, report: Report, seconds: float, folder: str | None) -> None:
+def _show_report(console: Console, report: Report, seconds: float, warned: Sequence[str]) -> None:
     several = len(report.threads) > 1
     heads = "heads" if several else "head"
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="bold")
@@ -421,10 +445,10 @@ def _show_report(console: Console, report: Report, seconds: float, folder: str |
     _say(console, _settings(report, seconds), style="dim")
     for note, count in report.notes.items():
         _say(console, f"note: {count} {note}", style="yellow")
+    for warning in warned:
+        _say(console, f"warning: {warning}", style="yellow")
     console.print()
     _show_validity(console, report)
-    if folder is not None:
-        _say(console, f"The two files: {report.bare.path} and {report.wrapped.path}")
     console.print("\nIn your own code, one line comes before the graph is compiled:\n")
     console.print(Text(f"    {_line(report.window)}", style="bold"), soft_wrap=True)
     console.print(Text("    graph = builder.compile(checkpointer=saver)"), soft_wrap=True)

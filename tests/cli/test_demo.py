@@ -102,7 +102,7 @@ def test_the_json_is_for_programs(cli: Callable[..., Any]) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert ran.json.keys() == {
         *("version", "window", "seconds", "turns", "files"),
-        *("valid", "valid_conversations", "conversations", "notes"),
+        *("valid", "valid_conversations", "conversations", "notes", "warnings"),
     }
     assert ran.json["turns"] == 12
     assert ran.json["valid"] == {"openai": True, "anthropic": True, "gemini": True}
@@ -213,6 +213,18 @@ sys.exit(main())
 
 
 # A person's own conversations
+
+
+def test_what_the_saver_warns_of_stands_below_the_table(
+    cli: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    chat = [user("a"), says("b"), user("c" * 900), says("d" * 900)]
+    options = ("--input", write(chat), "--keep", "tokens:10", "--cap", "tokens:9000")
+    ran = cli("demo", *options)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.count("warning: ") == 1
+    (warning,) = cli("demo", *options, "--json").json["warnings"]
+    assert "tokens" in warning
 
 
 @pytest.mark.parametrize(
