@@ -14,7 +14,8 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint
 
 Version = str | int | float
 
-_START, _TASKS, _BRANCH, _JOIN = "__start__", "__pregel_tasks", "branch:", "join:"
+TASKS = "__pregel_tasks"
+_START, _BRANCH, _JOIN = "__start__", "branch:", "join:"
 _INTERRUPT, _BUMPS = "__interrupt__", "__snapshot_bumps__"
 
 
@@ -57,7 +58,7 @@ def at_rest(checkpoint: Checkpoint) -> bool:
 
 
 def _waits(name: str, value: object) -> bool:
-    if name == _TASKS:
+    if name == TASKS:
         return bool(value)
     if name.startswith(_JOIN):
         return _join_is_complete(name, value)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ._record import Record, digest
 from .engine.messages import Message, identifier
 
 MOST_THREADS = 1_024
@@ -35,27 +36,40 @@ class Evicted:
     """Hold which messages a line of checkpoints has evicted; immutable and cheap to extend.
 
     A message is known by its id; without one, by the object itself, which is then held. Never by
-    position or content: graphs rebuild lists, and people say "ok" twice. A line that goes on
-    shares one log with its ancestors, a fork copies it. Of a line that has evicted more than
-    200,000 messages the newer half is remembered.
+    position or content: graphs rebuild lists, and people say "ok" twice. What another process
+    evicted is known by digests of ids. A line that goes on shares one log with its ancestors, a
+    fork copies it. Of a line that has evicted more than 200,000 messages the newer half is kept.
     """
 
-    __slots__ = ("_count", "_log")
+    __slots__ = ("_count", "_log", "digests")
 
-    def __init__(self, held: Mapping[str | int, Message | None] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        held: Mapping[str | int, Message | None] = MappingProxyType({}),
+        digests: frozenset[str] = frozenset(),
+    ) -> None:
         self._log = {name: (i, message) for i, (name, message) in enumerate(held.items())}
         self._count = len(self._log)
+        self.digests = digests
 
     def __len__(self) -> int:
-        return self._count
+        return self._count + len(self.digests)
 
     def __contains__(self, message: Message) -> bool:
-        entry = self._log.get(identifier(message) or id(message))
+        own = identifier(message)
+        return self.has(own) if own else self._holds(id(message))
+
+    def has(self, name: str) -> bool:
+        """Tell whether a message with this id was evicted, or a call named as `_record` does."""
+        return self._holds(name) or (bool(self.digests) and digest(name) in self.digests)
+
+    def _holds(self, name: str | int) -> bool:
+        entry = self._log.get(name)
         return entry is not None and entry[0] < self._count
 
     def without(self, messages: list[Message]) -> list[Message]:
         """Return a list less what was evicted; the same object where nothing was."""
-        if not self._count:
+        if not len(self):
             return messages
         left = [message for message in messages if message not in self]
         return messages if len(left) == len(messages) else left
@@ -65,8 +79,8 @@ class Evicted:
         added = {(identifier(m) or id(m)): None if identifier(m) else m for m in messages}
         with _growing:
             if len(self._log) != self._count or self._count > MOST_NAMES:
-                return Evicted(self._held(newest=MOST_NAMES // 2) | added)
-            grown = Evicted()
+                return Evicted(self._held(newest=MOST_NAMES // 2) | added, self.digests)
+            grown = Evicted(digests=self.digests)
             grown._log = self._log
             for name, held in added.items():
                 grown._log.setdefault(name, (len(grown._log), held))
@@ -76,7 +90,12 @@ class Evicted:
     def minus(self, messages: Iterable[Message]) -> Evicted:
         """Return these and fewer."""
         gone = {identifier(m) or id(m) for m in messages}
-        return Evicted({n: held for n, held in self._held().items() if n not in gone})
+        held = {name: message for name, message in self._held().items() if name not in gone}
+        return Evicted(held, self.digests.difference(digest(n) for n in gone if isinstance(n, str)))
+
+    def known_by(self, digests: frozenset[str]) -> Evicted:
+        """Return these and what has one of these digests."""
+        return Evicted(self._held(), self.digests | digests)
 
     def _held(self, newest: int = MOST_NAMES) -> dict[str | int, Message | None]:
         least = self._count - newest
@@ -91,17 +110,29 @@ NOTHING = Evicted()
 class Trace:
     """Hold what has to be known of a checkpoint to store the next one after it.
 
-    `evicted` by channel; `interrupts_seen` tells a resumed run from one that goes on; `resumed`
-    means that the run was resumed and no list has been stored since.
+    - `evicted` by channel.
+    - `recorded`: the id of the run's newest checkpoint that carries a record of evictions.
+    - `unread`: the id of such a checkpoint that another process stored and nobody has read yet.
+    - `interrupts_seen` tells a resumed run from one that goes on; `resumed` means that the run was
+      resumed and no list has been stored since.
     """
 
     evicted: Mapping[str, Evicted] = field(default_factory=dict)
+    recorded: str | None = None
+    unread: str | None = None
     interrupts_seen: int = 0
     resumed: bool = False
 
     def weight(self) -> int:
         """Count the names held."""
         return sum(map(len, self.evicted.values()))
+
+    def reading(self, record: Record) -> Trace:
+        """Return this trace with what a record says, and what is to be read next."""
+        evicted = dict(self.evicted)
+        for name, digests in record.evicted.items():
+            evicted[name] = evicted.get(name, NOTHING).known_by(digests)
+        return replace(self, evicted=evicted, unread=record.before)
 
 
 class Lineage:
@@ -113,6 +144,7 @@ class Lineage:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: OrderedDict[tuple[str, str], OrderedDict[str, Trace]] = OrderedDict()
+        self._readmitted: OrderedDict[CheckpointKey, dict[str, list[Message]]] = OrderedDict()
         self._weight = 0
 
     def find(self, key: CheckpointKey) -> Trace | None:
@@ -140,6 +172,19 @@ class Lineage:
         """Keep the trace of a checkpoint that was loaded, unless it is known already."""
         if self.find(key) is None:
             self.remember(key, trace)
+
+    def readmit(self, key: CheckpointKey, channel: str, messages: list[Message]) -> None:
+        """Note what pending writes of a checkpoint keep on purpose, evicted or not."""
+        with self._lock:
+            noted = self._readmitted.setdefault(key, {})
+            noted[channel] = [*noted.get(channel, ()), *messages]
+            if len(self._readmitted) > MOST_THREADS:
+                self._readmitted.popitem(last=False)
+
+    def readmitted(self, key: CheckpointKey) -> Mapping[str, list[Message]]:
+        """Return what was noted for a checkpoint, by channel."""
+        with self._lock:
+            return self._readmitted.get(key, {})
 
     def forget_thread(self, thread: str) -> None:
         """Forget a thread that was deleted."""

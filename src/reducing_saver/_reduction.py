@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from langgraph.checkpoint.base import ChannelVersions, Checkpoint
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from ._channel import Place, at_rest, interrupts_seen, move, read, successor, write
+from ._copies import bound_checkpoint
+from ._delta import snapshot
 from ._lineage import NOTHING, Evicted, Trace
+from ._record import Record, digests
 from ._stats import ChannelStats
-from .engine import Plan, When, Window, apply, plan, split
+from .engine import Plan, When, Window, apply, join, plan, reduce_messages, split
 from .engine.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """Hold what a saver was told: the window, where the lists are, and what repeats them."""
+
+    window: Window
+    places: Mapping[str, Place]
+    copies: tuple[Place, ...] = ()
+
+    def keys(self) -> set[str]:
+        """Return the names under which a sent state holds a list."""
+        return {place.key or place.channel for place in self.places.values()}
+
+    def bound(self, lines: Iterable[Evicted]) -> Callable[[list[Message]], list[Message]]:
+        """Return what bounds a copy: above the cap, it holds what the middle of a run may."""
+
+        def bounded(messages: list[Message]) -> list[Message]:
+            if not plan(messages, self.window, when=When.RUN).changes:
+                return messages
+            left = messages
+            for line in lines:
+                left = line.without(left) or left
+            return reduce_messages(left, self.window, when=When.RUN).messages
+
+        return bounded
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
-    """Hold what `put` was given, and what is known of the parent checkpoint."""
+    """Hold what `put` was given, and what is known of the parent checkpoint.
+
+    `folded` are the lists of delta channels, which a checkpoint does not carry; `readmitted` is
+    what the writes that made this checkpoint keep on purpose.
+    """
 
     checkpoint: Checkpoint
+    metadata: CheckpointMetadata
     new_versions: ChannelVersions
     namespace: str
-    parent: Trace | None
+    parent: Trace
     next_version: Callable[[Any, None], Any]
+    folded: Mapping[str, list[Message]] = field(default_factory=dict)
+    readmitted: Mapping[str, list[Message]] = field(default_factory=dict)
 
     def when(self) -> When:
         """Tell at which point of a run this checkpoint is.
@@ -43,8 +79,6 @@ class Offer:
         LangGraph marks every channel as seen by `__interrupt__` when it resumes a run, and at no
         other time (`PregelLoop._first` in langgraph 1.2.24).
         """
-        if self.parent is None:
-            return False
         return self.parent.resumed or (
             interrupts_seen(self.checkpoint) != self.parent.interrupts_seen
         )
@@ -55,6 +89,7 @@ class Reduction:
     """Hold what to store, what to remember of it, and what was done, by channel."""
 
     checkpoint: Checkpoint
+    metadata: CheckpointMetadata
     new_versions: ChannelVersions
     trace: Trace | None = None
     done: Mapping[str, ChannelStats] = field(default_factory=dict)
@@ -69,33 +104,33 @@ class Reduction:
         return replace(untouched, trace=self.trace, done=done, plans=self.plans)
 
 
-def reduce_checkpoint(offer: Offer, places: Mapping[str, Place], window: Window) -> Reduction:
+def reduce_checkpoint(offer: Offer, setting: Setting) -> Reduction:
     """Reduce every message list of a checkpoint. Pure: nothing that was offered is changed."""
     when = offer.when()
-    checkpoint, new_versions = offer.checkpoint, offer.new_versions
-    evicted = dict(offer.parent.evicted) if offer.parent else {}
+    result = Reduction(offer.checkpoint, offer.metadata, offer.new_versions)
+    evicted = dict(offer.parent.evicted)
     done: dict[str, ChannelStats] = {}
     plans: dict[str, Plan] = {}
-    moved = False
-    for name, place in places.items():
-        messages = read(offer.checkpoint, place)
-        if not isinstance(messages, list):
+    for name, place in setting.places.items():
+        messages = _offered(offer, name, place)
+        if messages is None:
             continue
-        line = _readmit(evicted.get(name, NOTHING), messages)
-        moved = moved or place.channel in offer.new_versions
-        step = _reduce_list(offer, place, line.without(messages), window, when)
-        if step.messages is not messages:
-            checkpoint = write(checkpoint, place, step.messages)
-        if step.version is not None:
-            checkpoint, new_versions = move(checkpoint, new_versions, place.channel, step.version)
+        line = _readmit(evicted.get(name, NOTHING), messages, offer.readmitted.get(name, ()))
+        step = _reduce_list(offer, place, line.without(messages), setting.window, when)
+        result = _stored(result, place, messages, step, delta=name in offer.folded)
         if step.plan and step.plan.changes:
             plans[name] = step.plan
             line = _extend(line, step.plan)
         evicted[name] = line
-        done[name] = _count(messages, step, offer)
-    seen = interrupts_seen(offer.checkpoint)
-    trace = Trace(evicted, seen, resumed=offer.resumed() and not moved)
-    return Reduction(checkpoint, new_versions, trace, done, plans)
+        done[name] = _count(messages, step)
+    bound = setting.bound(evicted.values())
+    checkpoint = bound_checkpoint(result.checkpoint, setting.copies, setting.keys(), bound)
+    record = _record(offer, when, plans)
+    metadata = record.written(result.metadata) if record else result.metadata
+    trace = _trace(offer, setting, evicted, record)
+    return replace(
+        result, checkpoint=checkpoint, metadata=metadata, trace=trace, done=done, plans=plans
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +139,13 @@ class _Step:
     plan: Plan | None = None
     version: str | int | float | None = None
     unmoved: bool = False
+
+
+def _offered(offer: Offer, name: str, place: Place) -> list[Message] | None:
+    if name in offer.folded:
+        return offer.folded[name]
+    value = read(offer.checkpoint, place)
+    return value if isinstance(value, list) else None
 
 
 def _reduce_list(
@@ -123,22 +165,61 @@ def _reduce_list(
     return _Step(apply(decided), decided, version)
 
 
-def _readmit(line: Evicted, messages: list[Message]) -> Evicted:
-    """Forget as evicted what has come back as the newest of the list: somebody sent it again."""
-    if not messages or messages[-1] not in line:
-        return line
-    newest = next(u for u in split(messages) if u.indices[-1] == len(messages) - 1)
-    return line.minus(newest.messages)
+def _stored(
+    result: Reduction, place: Place, offered: list[Message], step: _Step, *, delta: bool
+) -> Reduction:
+    checkpoint, metadata, new_versions = result.checkpoint, result.metadata, result.new_versions
+    if delta:
+        if step.plan and step.plan.changes:
+            checkpoint, metadata = snapshot(checkpoint, metadata, place.channel, step.messages)
+    elif step.messages is not offered:
+        checkpoint = write(checkpoint, place, step.messages)
+    if step.version is not None:
+        checkpoint, new_versions = move(checkpoint, new_versions, place.channel, step.version)
+    return replace(result, checkpoint=checkpoint, metadata=metadata, new_versions=new_versions)
+
+
+def _readmit(line: Evicted, messages: list[Message], kept: Iterable[Message]) -> Evicted:
+    """Forget as evicted what was kept on purpose, or came back as the newest of the list."""
+    again = [message for message in kept if message in line]
+    if messages and messages[-1] in line:
+        last = len(messages) - 1
+        again += next(unit.messages for unit in split(messages) if unit.indices[-1] == last)
+    return line.minus(again) if again else line
 
 
 def _extend(line: Evicted, decided: Plan) -> Evicted:
     # An id may stand in a list twice: what is also kept is not gone.
     gone = Evicted().plus(m for unit in decided.evicted for m in unit.messages)
-    gone = gone.minus(m for unit in decided.kept for m in unit.messages if m in gone)
-    return line.plus(m for unit in decided.evicted for m in unit.messages if m in gone)
+    left = gone.minus(m for unit in decided.kept for m in unit.messages if m in gone)
+    return line.plus(m for unit in decided.evicted for m in unit.messages if m in left)
 
 
-def _count(messages: list[Message], step: _Step, offer: Offer) -> ChannelStats:
+def _record(offer: Offer, when: When, plans: Mapping[str, Plan]) -> Record | None:
+    """Return what the checkpoint must carry for pending writes; at rest there are none."""
+    if when is When.REST:
+        return None
+    evicted = {name: digests(join(p.evicted), join(p.kept)) for name, p in plans.items()}
+    before = offer.parent.recorded
+    return Record(evicted, before) if evicted or before else None
+
+
+def _trace(
+    offer: Offer, setting: Setting, evicted: Mapping[str, Evicted], record: Record | None
+) -> Trace:
+    recorded = None
+    if record is not None:
+        recorded = offer.checkpoint["id"] if record.evicted else record.before
+    stores_a_list = any(p.channel in offer.new_versions for p in setting.places.values())
+    return Trace(
+        evicted,
+        recorded=recorded,
+        interrupts_seen=interrupts_seen(offer.checkpoint),
+        resumed=offer.resumed() and not stores_a_list,
+    )
+
+
+def _count(messages: list[Message], step: _Step) -> ChannelStats:
     gone = sum(len(unit.messages) for unit in step.plan.evicted) if step.plan else 0
     return ChannelStats(
         puts=1,

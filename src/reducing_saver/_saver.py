@@ -6,7 +6,7 @@ import builtins
 import logging
 import traceback
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +20,18 @@ from langgraph.checkpoint.base import (
 )
 
 from ._archive import Discard
-from ._channel import Place, interrupts_seen
+from ._channel import Place, at_rest, interrupts_seen, read
+from ._copies import bound_writes
+from ._delta import Reducer, fold, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
 from ._forwarding import ForwardingSaver
-from ._lineage import CheckpointKey, Lineage, Trace
-from ._reduction import Offer, Reduction, reduce_checkpoint
+from ._lineage import NOTHING, CheckpointKey, Lineage, Trace
+from ._pending import clean, concerns, readmitted
+from ._record import Record
+from ._reduction import Offer, Reduction, Setting, reduce_checkpoint
 from ._stats import ChannelStats, Counts, Stats
 from .engine import Plan, When, Window
+from .engine.messages import identifier
 
 logger = logging.getLogger("reducing_saver")
 
@@ -39,6 +44,10 @@ _NOTHING_KEPT = (
 _ABOVE_CAP = (
     "channel %s of %s grew above the window's cap, %s, within one run and was reduced in the "
     "middle of it; set a larger cap to keep longer runs whole (said once)"
+)
+_DELTA = (
+    "channel %s is a delta channel and is stored as it is; pass its reducer as messages_reducer= "
+    "to reduce it (said once)"
 )
 _STUCK = (
     "channel %s of %s stays above a mark it has passed: its current turn and what is pinned are "
@@ -55,6 +64,9 @@ class ReducingSaver(ForwardingSaver):
 
     - `channels`: where message lists are; `"__previous__.messages"` names a key in the value that
       an `@entrypoint` saves.
+    - `copies`: channels that only repeat a list, as `"llm_input_messages"`: bounded by the window's
+      cap. The state that `Send` carries is bounded so too.
+    - `messages_reducer`: the reducer of the graph's `DeltaChannel`, where it has one.
     - `namespaces`: of which graphs: `""` is the root, `"child"` a subgraph, `"a|b"` one below
       another; all by default.
     - `enabled=False` stores everything as it is and may be set at any time; `shadow=True` decides
@@ -75,6 +87,8 @@ class ReducingSaver(ForwardingSaver):
         *,
         archive: Discard | None = None,
         channels: Sequence[str] = ("messages",),
+        copies: Sequence[str] = (),
+        messages_reducer: Reducer | None = None,
         namespaces: Collection[str] | None = None,
         enabled: bool = True,
         shadow: bool = False,
@@ -86,7 +100,10 @@ class ReducingSaver(ForwardingSaver):
         self.enabled = enabled
         self.shadow = shadow
         self.strict = strict
-        self._places = {name: Place.parse(name) for name in _names("channels", channels)}
+        places = {name: Place.parse(name) for name in _names("channels", channels)}
+        repeats = tuple(Place.parse(name) for name in _names("copies", copies))
+        self._setting = Setting(window, places, repeats)
+        self._messages_reducer = messages_reducer
         self._namespaces = None if namespaces is None else {*_names("namespaces", namespaces)}
         self._lineage = Lineage()
         self._counts = Counts()
@@ -102,8 +119,15 @@ class ReducingSaver(ForwardingSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint, reduced."""
-        step = self._reduce(config, checkpoint, new_versions)
-        stored = self.inner.put(config, step.checkpoint, metadata, step.new_versions)
+        step = Reduction(checkpoint, metadata, new_versions)
+        if self._reduces(config):
+            try:
+                parent = self._trace(config)
+                folded = self._folded(config, checkpoint, metadata)
+                step = self._reduce(config, step, parent, folded)
+            except Exception as error:
+                step = self._failed(config, step, error)
+        stored = super().put(config, step.checkpoint, step.metadata, step.new_versions)
         self._remember(config, step)
         return stored
 
@@ -115,22 +139,89 @@ class ReducingSaver(ForwardingSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint, reduced."""
-        step = self._reduce(config, checkpoint, new_versions)
-        stored = await self.inner.aput(config, step.checkpoint, metadata, step.new_versions)
+        step = Reduction(checkpoint, metadata, new_versions)
+        if self._reduces(config):
+            try:
+                parent = await self._atrace(config)
+                folded = await self._afolded(config, checkpoint, metadata)
+                step = self._reduce(config, step, parent, folded)
+            except Exception as error:
+                step = self._failed(config, step, error)
+        stored = await super().aput(config, step.checkpoint, step.metadata, step.new_versions)
         self._remember(config, step)
         return stored
 
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store the writes of a task, with bounded copies of the list."""
+        super().put_writes(config, self._prepared(config, writes), task_id, task_path)
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store the writes of a task, with bounded copies of the list."""
+        await super().aput_writes(config, self._prepared(config, writes), task_id, task_path)
+
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Load a checkpoint."""
-        found = self.inner.get_tuple(config)
-        self._learn(found)
-        return found
+        """Load a checkpoint; what its pending writes say of evicted messages is left out."""
+        found = super().get_tuple(config)
+        if found is None or not self._learn(found):
+            return found
+        return self._cleaned(found, self._trace(found.config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Load a checkpoint."""
-        found = await self.inner.aget_tuple(config)
-        self._learn(found)
-        return found
+        """Load a checkpoint; what its pending writes say of evicted messages is left out."""
+        found = await super().aget_tuple(config)
+        if found is None or not self._learn(found):
+            return found
+        return self._cleaned(found, await self._atrace(found.config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """List checkpoints, each as `get_tuple` gives it."""
+        rest = super().list(config, filter=filter, before=before, limit=limit)
+        for found in rest:
+            if not self._learn(found):
+                yield found
+                continue
+            # Some savers hold their lock while they list, so all is read before anything else is.
+            for each in [found, *rest]:
+                needed = self._learn(each)
+                yield self._cleaned(each, self._trace(each.config)) if needed else each
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """List checkpoints, each as `aget_tuple` gives it."""
+        rest = super().alist(config, filter=filter, before=before, limit=limit)
+        async for found in rest:
+            if not self._learn(found):
+                yield found
+                continue
+            # Some savers hold their lock while they list, so all is read before anything else is.
+            for each in [found, *[one async for one in rest]]:
+                needed = self._learn(each)
+                yield self._cleaned(each, await self._atrace(each.config)) if needed else each
 
     def get(self, config: RunnableConfig) -> Checkpoint | None:
         """Load a checkpoint without what belongs to it."""
@@ -144,41 +235,180 @@ class ReducingSaver(ForwardingSaver):
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread, and forget what was evicted from it."""
-        self.inner.delete_thread(thread_id)
+        super().delete_thread(thread_id)
         self._lineage.forget_thread(str(thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread, and forget what was evicted from it."""
-        await self.inner.adelete_thread(thread_id)
+        await super().adelete_thread(thread_id)
         self._lineage.forget_thread(str(thread_id))
 
     def stats(self) -> Stats:
         """Return what was done since this saver was made, by channel, and by the last put."""
         return self._counts.read()
 
+    def new_messages(
+        self, config: RunnableConfig, messages: Sequence[Any], *, channel: str = "messages"
+    ) -> builtins.list[Any]:
+        """Return what is new in a list that a client sends whole on every turn.
+
+        Left out is what the thread holds or has evicted, by id. What was evicted is remembered in
+        this process. A message without an id is always new.
+        """
+        found = self.get_tuple(config)
+        return self._new(messages, channel, found, self._trace(found.config) if found else Trace())
+
+    async def anew_messages(
+        self, config: RunnableConfig, messages: Sequence[Any], *, channel: str = "messages"
+    ) -> builtins.list[Any]:
+        """Return what is new in a list that a client sends whole, as `new_messages` does."""
+        found = await self.aget_tuple(config)
+        trace = await self._atrace(found.config) if found else Trace()
+        return self._new(messages, channel, found, trace)
+
+    def _new(
+        self,
+        messages: Sequence[Any],
+        channel: str,
+        found: CheckpointTuple | None,
+        trace: Trace,
+    ) -> builtins.list[Any]:
+        if channel not in self._setting.places:
+            raise ConfigurationError("channel", channel, f"one of {[*self._setting.places]}")
+        held = read(found.checkpoint, self._setting.places[channel]) if found else None
+        known = {identifier(m) for m in held} - {None} if isinstance(held, builtins.list) else ()
+        line = trace.evicted.get(channel, NOTHING)
+        return [m for m in messages if identifier(m) not in known and m not in line]
+
+    def _trace(self, config: RunnableConfig) -> Trace:
+        """Return what is known of a checkpoint; reads only what is not remembered."""
+        key = _key(config)
+        trace = self._lineage.find(key) if key.checkpoint else Trace()
+        if trace is None:
+            trace = _traced(super().get_tuple(config))
+        while trace.unread:
+            record = super().get_tuple(_at(config, trace.unread))
+            trace = trace.reading(Record.read(record.metadata) if record else Record())
+        if key.checkpoint:
+            self._lineage.remember(key, trace)
+        return trace
+
+    async def _atrace(self, config: RunnableConfig) -> Trace:
+        """Return what is known of a checkpoint; reads only what is not remembered."""
+        key = _key(config)
+        trace = self._lineage.find(key) if key.checkpoint else Trace()
+        if trace is None:
+            trace = _traced(await super().aget_tuple(config))
+        while trace.unread:
+            record = await super().aget_tuple(_at(config, trace.unread))
+            trace = trace.reading(Record.read(record.metadata) if record else Record())
+        if key.checkpoint:
+            self._lineage.remember(key, trace)
+        return trace
+
+    def _folded(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> dict[str, builtins.list[Any]]:
+        """Return the lists of delta channels of a checkpoint at rest, by name."""
+        folded: dict[str, builtins.list[Any] | None] = {}
+        for name, channel in self._deltas(config, checkpoint, metadata).items():
+            if not needs_folding(checkpoint, channel):
+                folded[name] = snapshotted(checkpoint, channel)
+            elif _key(config).checkpoint and self._messages_reducer:
+                parent = super().get_tuple(config)
+                history = super().get_delta_channel_history(config=config, channels=[channel])
+                folded[name] = fold(parent, history, channel, self._messages_reducer)
+        return {name: value for name, value in folded.items() if value is not None}
+
+    async def _afolded(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> dict[str, builtins.list[Any]]:
+        """Return the lists of delta channels of a checkpoint at rest, by name."""
+        folded: dict[str, builtins.list[Any] | None] = {}
+        for name, channel in self._deltas(config, checkpoint, metadata).items():
+            if not needs_folding(checkpoint, channel):
+                folded[name] = snapshotted(checkpoint, channel)
+            elif _key(config).checkpoint and self._messages_reducer:
+                parent = await super().aget_tuple(config)
+                history = await super().aget_delta_channel_history(
+                    config=config, channels=[channel]
+                )
+                folded[name] = fold(parent, history, channel, self._messages_reducer)
+        return {name: value for name, value in folded.items() if value is not None}
+
+    def _deltas(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> dict[str, str]:
+        plain = {n: p.channel for n, p in self._setting.places.items() if p.key is None}
+        if self._messages_reducer is None:
+            for name, channel in plain.items():
+                if is_delta(checkpoint, metadata, channel):
+                    self._warn_once(_DELTA, name)
+            return {}
+        if ":" in _key(config).namespace or not at_rest(checkpoint):
+            return {}
+        return {
+            name: channel
+            for name, channel in plain.items()
+            if needs_folding(checkpoint, channel) or snapshotted(checkpoint, channel) is not None
+        }
+
+    def _reduces(self, config: RunnableConfig) -> bool:
+        if not self.enabled or self._namespaces is None:
+            return self.enabled
+        parts = _key(config).namespace.split("|")
+        return "|".join(part.partition(":")[0] for part in parts) in self._namespaces
+
     def _reduce(
-        self, config: RunnableConfig, checkpoint: Checkpoint, new_versions: ChannelVersions
+        self,
+        config: RunnableConfig,
+        offered: Reduction,
+        parent: Trace,
+        folded: dict[str, builtins.list[Any]],
     ) -> Reduction:
-        namespace = config["configurable"].get("checkpoint_ns", "")
-        untouched = Reduction(checkpoint, new_versions)
-        if not self.enabled or not self._reduces(namespace):
-            return untouched
-        parent = self._lineage.find(_key(config, config["configurable"].get("checkpoint_id")))
-        offer = Offer(checkpoint, new_versions, namespace, parent, self.inner.get_next_version)
+        key = _key(config)
+        offer = Offer(
+            offered.checkpoint,
+            offered.metadata,
+            offered.new_versions,
+            namespace=key.namespace,
+            parent=parent,
+            next_version=self.inner.get_next_version,
+            folded=folded,
+            readmitted=self._lineage.readmitted(key),
+        )
+        reduction = reduce_checkpoint(offer, self._setting)
+        return reduction.as_shadow(offered) if self.shadow else reduction
+
+    def _prepared(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
+    ) -> Sequence[tuple[str, Any]]:
+        """Note what writes keep on purpose, and bound what only repeats a list."""
+        key, setting = _key(config), self._setting
+        for name, place in setting.places.items():
+            if place.key is None and (kept := readmitted(writes, place.channel)):
+                self._lineage.readmit(key, name, kept)
+        if not self._reduces(config) or self.shadow:
+            return writes
         try:
-            reduction = reduce_checkpoint(offer, self._places, self.window)
+            trace = self._lineage.find(key) or Trace()
+            bound = setting.bound(trace.evicted.values())
+            return bound_writes(writes, setting.copies, setting.keys(), bound)
         except Exception as error:
-            return self._failed(config, untouched, parent, error)
-        return reduction.as_shadow(untouched) if self.shadow else reduction
+            self._report_failure(config, error)
+            return writes
 
-    def _reduces(self, namespace: str) -> bool:
-        if self._namespaces is None:
-            return True
-        return "|".join(part.partition(":")[0] for part in namespace.split("|")) in self._namespaces
+    def _cleaned(self, found: CheckpointTuple, trace: Trace) -> CheckpointTuple:
+        lines = {name: line.has for name, line in trace.evicted.items() if len(line)}
+        return clean(found, self._setting.places, lines) if lines else found
 
-    def _failed(
-        self, config: RunnableConfig, untouched: Reduction, parent: Trace | None, error: Exception
-    ) -> Reduction:
+    def _failed(self, config: RunnableConfig, offered: Reduction, error: Exception) -> Reduction:
+        self._report_failure(config, error)
+        failed = {name: ChannelStats(puts=1, failures=1) for name in self._setting.places}
+        trace = self._lineage.find(_key(config)) or Trace()
+        return replace(offered, trace=trace, done=failed)
+
+    def _report_failure(self, config: RunnableConfig, error: Exception) -> None:
         if self.strict:
             raise ReductionError(f"could not reduce a checkpoint of {_where(config)}") from error
         # The text of the error may quote a message, so only its type and place are logged.
@@ -190,12 +420,11 @@ class ReducingSaver(ForwardingSaver):
             frame.filename,
             frame.lineno,
         )
-        failed = {name: ChannelStats(puts=1, failures=1) for name in self._places}
-        return replace(untouched, trace=parent or Trace(), done=failed)
 
     def _remember(self, config: RunnableConfig, step: Reduction) -> None:
         if step.trace is not None:
-            self._lineage.remember(_key(config, step.checkpoint["id"]), step.trace)
+            stored = _key(config)._replace(checkpoint=step.checkpoint["id"])
+            self._lineage.remember(stored, step.trace)
         self._counts.add(step.done)
         for name, decided in step.plans.items():
             self._report(config, name, decided)
@@ -215,17 +444,34 @@ class ReducingSaver(ForwardingSaver):
             self._warned.add(text)
             logger.warning(text, *values)
 
-    def _learn(self, found: CheckpointTuple | None) -> None:
-        if found is not None:
-            seen = interrupts_seen(found.checkpoint)
-            key = _key(found.config, found.checkpoint["id"])
-            self._lineage.learn(key, Trace(interrupts_seen=seen))
+    def _learn(self, found: CheckpointTuple) -> bool:
+        """Remember a checkpoint that was loaded; tell whether its pending writes need cleaning."""
+        self._lineage.learn(_key(found.config), _traced(found))
+        for name, place in self._setting.places.items():
+            kept = readmitted([w[1:] for w in found.pending_writes or ()], place.channel)
+            if kept and place.key is None:
+                self._lineage.readmit(_key(found.config), name, kept)
+        return concerns(found, self._setting.places)
 
 
-def _key(config: RunnableConfig, checkpoint_id: str | None) -> CheckpointKey:
+def _traced(found: CheckpointTuple | None) -> Trace:
+    """Return what a stored checkpoint says of itself."""
+    if found is None:
+        return Trace()
+    record = Record.read(found.metadata)
+    own = found.checkpoint["id"] if record.evicted else record.before
+    trace = Trace(recorded=own, interrupts_seen=interrupts_seen(found.checkpoint))
+    return trace.reading(record)
+
+
+def _key(config: RunnableConfig) -> CheckpointKey:
     configurable = config["configurable"]
     thread, namespace = configurable["thread_id"], configurable.get("checkpoint_ns", "")
-    return CheckpointKey(str(thread), namespace, checkpoint_id or "")
+    return CheckpointKey(str(thread), namespace, configurable.get("checkpoint_id") or "")
+
+
+def _at(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
+    return {**config, "configurable": {**config["configurable"], "checkpoint_id": checkpoint_id}}
 
 
 def _where(config: RunnableConfig) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from langchain_core.messages import (
     AIMessage,
+    BaseMessage,
     FunctionMessage,
     HumanMessage,
     SystemMessage,
@@ -169,25 +170,27 @@ def calls(message: Message) -> list[Call]:
 
 def _listed(message: Message, name: str) -> list[Call]:
     value = field(message, name)
-    return [_call(item) for item in _dicts(value)] if value else []
+    if not value or not isinstance(value, list | tuple):
+        return []
+    # A call may be an object, as in the messages of OpenAI's client.
+    return [_call(item) for item in value if item is not None and not isinstance(item, str)]
 
 
-def _call(item: dict[str, object]) -> Call:
-    function = item.get("function")
-    named = function if isinstance(function, dict) else item
-    return Call(_word(item.get("id")), _word(named.get("name")))
+def _call(item: object) -> Call:
+    named = field(item, "function") or item
+    return Call(_word(field(item, "id")), _word(field(named, "name")))
 
 
 def _legacy_calls(message: Message) -> list[Call]:
     """Return calls in OpenAI's older `function_call`, in raw kwargs, or in a Responses item."""
     extra = field(message, "additional_kwargs")
     places = [extra] if extra else []
-    if isinstance(message, dict):
+    if not isinstance(message, BaseMessage):
         if field(message, "type") == "function_call":
-            return [Call(_word(message.get("call_id")), _word(message.get("name")))]
+            return [Call(_word(field(message, "call_id")), _word(field(message, "name")))]
         places.append(message)
     single = [field(place, "function_call") for place in places]
-    named = [Call("", _word(item.get("name"))) for item in single if isinstance(item, dict)]
+    named = [Call("", _word(field(item, "name"))) for item in single if item]
     return named or (_listed(extra, "tool_calls") if extra else [])
 
 
@@ -207,7 +210,7 @@ def answers(message: Message) -> list[Answer]:
     if found := _block_answers(message):
         return found
     key = field(message, "tool_call_id") or (
-        field(message, "call_id") if isinstance(message, dict) else None
+        None if isinstance(message, BaseMessage) else field(message, "call_id")
     )
     return [Answer(_word(key), _word(field(message, "name")))]
 
@@ -225,7 +228,7 @@ def _block_answers(message: Message) -> list[Answer]:
 def blocks(message: Message) -> list[dict[str, object]]:
     """Return the content blocks that are dicts; none where the content is a string."""
     content = field(message, "content")
-    if content is None and isinstance(message, dict):
+    if content is None and not isinstance(message, BaseMessage):
         content = field(message, "parts")
     return _dicts(content)
 

@@ -87,7 +87,9 @@ class Plan:
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Return the units of the list; cut on demand when nothing was passed."""
-        return tuple(split(self.messages)) if self._decided is None else self._decided[0]
+        if self._decided is not None:
+            return self._decided[0]
+        return tuple(split(self.messages)) if isinstance(self.messages, list) else ()
 
     @cached_property
     def actions(self) -> tuple[Action, ...]:
@@ -155,6 +157,8 @@ def plan(messages: Sequence[Message], window: Window, *, when: When = When.REST)
         return Plan(messages, window, when)
     units = tuple(split(messages))
     reasons = _Decision(units, window, when, passed).reasons()
+    if Reason.ABOVE_CAP in reasons and window.cap not in passed:
+        passed = (*passed, window.cap)
     kept = [unit for unit, r in zip(units, reasons, strict=True) if r.verdict is Verdict.KEEP]
     stuck = any(_sum(kept, mark.measure, window) > mark.value for mark in passed)
     return Plan(messages, window, when, passed, stuck, (units, reasons))
@@ -179,12 +183,11 @@ def _holds_messages(messages: Sequence[Message]) -> bool:
 def _passed(messages: Sequence[Message], window: Window, when: When) -> tuple[Mark, ...]:
     triggers = () if when is When.RUN else window.triggers
     passed = tuple(mark for mark in triggers if _exceeds(messages, mark, window))
-    # The cap is never below a trigger of its measure: it need not be looked at before that is.
-    watched = {mark.measure for mark in triggers}
-    due = window.cap.measure in {m.measure for m in passed} or window.cap.measure not in watched
-    if due and window.cap not in passed and _exceeds(messages, window.cap, window):
-        return (*passed, window.cap)
-    return passed
+    # The cap is never below a trigger of its measure, which then decides. What is left after
+    # whole turns have gone is held against the cap in any case.
+    if window.cap.measure in {mark.measure for mark in triggers}:
+        return passed
+    return (*passed, window.cap) if _exceeds(messages, window.cap, window) else passed
 
 
 def _exceeds(messages: Sequence[Message], mark: Mark, window: Window) -> bool:
@@ -228,7 +231,7 @@ class _Decision:
     def reasons(self) -> tuple[Reason, ...]:
         self._protect()
         self._evict_turns()
-        if self.over_cap and self._kept(self.window.cap.measure) > self.window.cap.value:
+        if self._kept(self.window.cap.measure) > self.window.cap.value:
             self._split_current_turn()
         default = Reason.CURRENT
         chosen = (self.goes.get(i) or self.stays.get(i) for i in range(len(self.units)))
@@ -236,8 +239,9 @@ class _Decision:
 
     def _protect(self) -> None:
         last = max(range(len(self.units)), key=lambda i: self.units[i].indices[-1])
-        if self.current in self.questions:
-            self.stays[self.questions[self.current]] = Reason.CURRENT
+        newest = self.questions.get(self.current, self._newest_spoken())
+        if newest is not None:
+            self.stays[newest] = Reason.CURRENT
         for i, unit in enumerate(self.units):
             if unit.turn < 0:
                 self.stays[i] = Reason.SUMMARY if unit.kind is Kind.SUMMARY else Reason.LEADING
@@ -251,6 +255,11 @@ class _Decision:
             self._stay(i, Reason.LATEST)
         if self.window.pin_first_human and self.questions:
             self._stay(self.questions[min(self.questions)], Reason.FIRST_HUMAN)
+
+    def _newest_spoken(self) -> int | None:
+        silent = (Kind.SYSTEM, Kind.OTHER)
+        places = range(len(self.units) - 1, -1, -1)
+        return next((i for i in places if self.units[i].kind not in silent), None)
 
     def _stay(self, index: int, reason: Reason) -> None:
         self.stays.setdefault(index, reason)
@@ -316,12 +325,17 @@ class _Decision:
         """Let units of the current turn go, oldest first, down to half of the cap."""
         measure, most = self.window.cap
         left = self._kept(measure)
+        headed = False
         for i, unit in enumerate(self.units):
-            if left <= most // 2:
+            # A later system message left at the head would stay for ever, one for each cut.
+            would_lead = unit.kind is Kind.SYSTEM and not headed
+            if left <= most // 2 and not would_lead:
                 return
             if unit.turn == self.current and i not in self.stays:
                 left -= size(unit, measure, self.window)
                 self.goes[i] = Reason.ABOVE_CAP
+            elif i not in self.goes:
+                headed = headed or self.stays.get(i) is not Reason.LEADING
 
     def _kept(self, measure: Measure) -> int:
         kept = (unit for i, unit in enumerate(self.units) if i not in self.goes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -60,7 +60,8 @@ def split(messages: Sequence[Message]) -> list[Unit]:
     summary = next((d for d in reversed(drafts) if d.kind is Kind.SUMMARY), None)
     if summary is not None:
         summary.turn = -1
-    return [draft.finish(messages) for draft in drafts if draft.merged is None]
+    units = [draft.finish(messages) for draft in drafts if draft.merged is None]
+    return sorted(units, key=lambda unit: unit.indices[0])
 
 
 def join(units: Iterable[Unit]) -> list[Message]:
@@ -96,6 +97,68 @@ def _kind(message: Message) -> Kind:
     return Kind.SUMMARY if is_summary(message) else _KINDS[role(message)]
 
 
+class _Waiting:
+    """Hold the calls of a unit that have no result yet, so that each result is found at once."""
+
+    __slots__ = ("_by_id", "_by_name", "_calls", "_order")
+
+    def __init__(self, asked: Iterable[Call]) -> None:
+        self._calls = dict(enumerate(asked))
+        # Filled when more than one call waits; read from the end, emptied of what is struck.
+        self._order: list[int] = []
+        self._by_id: dict[str, list[int]] = {}
+        self._by_name: dict[str, list[int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._calls.values())
+
+    def add(self, more: Iterable[Call]) -> None:
+        """Add the calls of a unit that is merged into this one."""
+        key = max(self._calls, default=0) + 1
+        self._calls.update(enumerate(more, key))
+        self._order, self._by_id, self._by_name = [], {}, {}
+
+    def strike(self, answer: Answer) -> None:
+        """Take off the call that is answered: by id, else by name, else the first."""
+        if not self._order:
+            self._index()
+        if answer.id:
+            pools = (self._by_id.get(answer.id), self._by_id.get(""))
+        else:
+            pools = (self._by_name.get(answer.name), self._order)
+        for pool in pools:
+            key = self._next(pool)
+            if key is not None:
+                del self._calls[key]
+                return
+
+    def has_nameless(self) -> bool:
+        """Tell whether a call without an id waits."""
+        if not self._order:
+            self._index()
+        return self._next(self._by_id.get("")) is not None
+
+    def _index(self) -> None:
+        self._order = list(reversed(self._calls))
+        for key in self._order:
+            call = self._calls[key]
+            self._by_id.setdefault(call.id, []).append(key)
+            self._by_name.setdefault(call.name, []).append(key)
+
+    def _next(self, pool: list[int] | None) -> int | None:
+        while pool:
+            if pool[-1] in self._calls:
+                return pool[-1]
+            pool.pop()
+        return None
+
+
+_NONE_WAITING = _Waiting(())
+
+
 class _Draft:
     """Collect a unit while the list is walked."""
 
@@ -106,7 +169,7 @@ class _Draft:
         self.indices = [index]
         self.turn = turn
         self.calls: list[Call] = []
-        self.waiting: list[Call] = []
+        self.waiting = _NONE_WAITING
         self.merged: _Draft | None = None
 
     def finish(self, messages: Sequence[Message]) -> Unit:
@@ -119,22 +182,11 @@ class _Draft:
         return Unit(self.kind, indices, members, self.turn, names, bool(self.waiting))
 
     def absorb(self, other: _Draft) -> None:
+        self.turn = min(self.turn, other.turn)
         self.indices += other.indices
         self.calls += other.calls
-        self.waiting += other.waiting
+        self.waiting.add(other.waiting)
         other.merged = self
-
-    def strike(self, answer: Answer) -> None:
-        """Take off the call that is answered: by id, else by name, else the first."""
-        for same in (
-            lambda call: answer.id and call.id == answer.id,
-            lambda call: not answer.id and call.name == answer.name,
-            lambda call: not answer.id or not call.id,
-        ):
-            for call in self.waiting:
-                if same(call):
-                    self.waiting.remove(call)
-                    return
 
 
 class _Matcher:
@@ -154,7 +206,7 @@ class _Matcher:
         if not draft.calls:
             return
         draft.kind = Kind.TOOLS
-        draft.waiting = list(draft.calls)
+        draft.waiting = _Waiting(draft.calls)
         self._asked.append(draft)
         for call in draft.calls:
             if call.id:
@@ -168,13 +220,14 @@ class _Matcher:
             draft = self._find(answer)
             if draft is None:
                 continue
-            draft.strike(answer)
+            draft.waiting.strike(answer)
             if home is None:
                 home = draft
                 draft.indices.append(index)
             elif draft is not home:
-                home, later = sorted((home, draft), key=lambda d: d.indices[0])
-                home.absorb(later)
+                # The larger one absorbs, so that a chain of merges stays linear.
+                small, home = sorted((home, draft), key=lambda d: len(d.indices) + len(d.calls))
+                home.absorb(small)
         return home
 
     def _find(self, answer: Answer) -> _Draft | None:
@@ -186,7 +239,7 @@ class _Matcher:
         while self._asked and not _resolve(self._asked[-1]).waiting:
             self._asked.pop()
         draft = _resolve(self._asked[-1]) if self._asked else None
-        if draft and answer.id and all(call.id for call in draft.waiting):
+        if draft and answer.id and not draft.waiting.has_nameless():
             return None
         return draft
 

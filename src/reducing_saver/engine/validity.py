@@ -25,6 +25,8 @@ RULES: dict[str, tuple[Provider, ...]] = {
 }
 """Which provider refuses what. A call at the tail is not unanswered: it is being worked on."""
 
+_SPOKEN = (Role.HUMAN, Role.AI, Role.TOOL)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -47,8 +49,9 @@ def problems(messages: Sequence[Message], provider: Provider | None = None) -> t
 
 def _broken(messages: Sequence[Message]) -> Iterator[tuple[int, str, str]]:
     lead = leading(messages)
+    if not any(role(message) in _SPOKEN for message in messages):
+        yield -1, "no messages", "nobody but the system speaks"
     if lead == len(messages):
-        yield -1, "no messages", "there is no message but system messages"
         return
     first = messages[lead]
     if role(first) is not Role.HUMAN and not is_summary(first):
@@ -72,9 +75,9 @@ def _broken_calls(unit: Unit, count: int) -> Iterator[tuple[int, str, str]]:
         if place != index:
             yield index, "separated result", "other messages stand between it and its call"
     asked = sum(len(calls(m)) for m in unit.messages if role(m) is Role.AI)
-    given = [i for i, m in zip(unit.indices, unit.messages, strict=True) if role(m) is Role.TOOL]
-    seen = 0
-    for index in given:
-        seen += len(answers(unit.messages[unit.indices.index(index)]))
-        if seen > asked:
-            yield index, "duplicate result", "its call is answered already"
+    given = 0
+    for index, message in zip(unit.indices, unit.messages, strict=True):
+        if role(message) is Role.TOOL:
+            given += len(answers(message))
+            if given > asked:
+                yield index, "duplicate result", "its call is answered already"

@@ -1,0 +1,113 @@
+"""Clean pending writes that name a message which their checkpoint has evicted. Pure.
+
+A write that removes, edits, answers or repeats such a message would make the thread unreadable or
+bring the message back behind newer ones (langgraph 1.2.24: `add_messages`). The item goes and the
+write stays, perhaps empty: a task without writes runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from ._channel import Place, read
+from ._record import names, referred
+from .engine.messages import Message, field
+
+_REMOVE_ALL = "__remove_all__"
+_OVERWRITE = "__overwrite__"
+
+IsEvicted = Callable[[str], bool]
+
+
+def clean(
+    found: CheckpointTuple, places: Mapping[str, Place], evicted: Mapping[str, IsEvicted]
+) -> CheckpointTuple:
+    """Return the tuple without what its pending writes say of evicted messages."""
+    channels = {place.channel: name for name, place in places.items() if place.key is None}
+    known = {
+        channel: _known(read(found.checkpoint, places[name]))
+        for channel, name in channels.items()
+        if name in evicted
+    }
+    pending = [
+        (task, channel, _cleaned(value, evicted[channels[channel]], known[channel]))
+        if channel in known
+        else (task, channel, value)
+        for task, channel, value in found.pending_writes or ()
+    ]
+    return found._replace(pending_writes=pending)
+
+
+def concerns(found: CheckpointTuple, places: Mapping[str, Place]) -> bool:
+    """Tell whether a pending write names a message that the checkpoint does not hold."""
+    for place in places.values():
+        if place.key is not None:
+            continue
+        known: set[str] | None = None
+        for _, channel, value in found.pending_writes or ():
+            if channel != place.channel:
+                continue
+            known = _known(read(found.checkpoint, place)) if known is None else known
+            if any(not known.issuperset(referred(item)) for item in _items(value)):
+                return True
+    return False
+
+
+def readmitted(writes: Sequence[tuple[str, Any]], channel: str) -> list[Message]:
+    """Return the messages that writes keep by an `Overwrite` or after a remove-all."""
+    found: list[Message] = []
+    for name, value in writes:
+        if name == channel:
+            replaced, kept = _replacement(value)
+            found += kept if replaced else ()
+    return found
+
+
+def _cleaned(value: Any, is_evicted: IsEvicted, known: set[str]) -> Any:
+    if _replacement(value)[0]:
+        return value
+    fresh = known | {name for item in _items(value) for name in names(item) if name not in known}
+
+    def stays(item: Message) -> bool:
+        own = field(item, "id")
+        gone = isinstance(own, str) and own not in known and is_evicted(own)
+        return not gone and not any(is_evicted(n) for n in referred(item) if n not in fresh)
+
+    if isinstance(value, list):
+        kept = [item for item in value if stays(item)]
+        return value if len(kept) == len(value) else kept
+    return value if stays(value) else []
+
+
+def _known(messages: object) -> set[str]:
+    items = messages if isinstance(messages, list) else []
+    return {name for message in items for name in names(message)}
+
+
+def _items(value: Any) -> Iterator[Message]:
+    if isinstance(value, list | tuple):
+        yield from value
+    else:
+        yield value
+
+
+def _replacement(value: Any) -> tuple[bool, list[Message]]:
+    """Tell whether a write replaces the whole list, and with what."""
+    overwrite = _overwritten(value)
+    if overwrite is not None:
+        return True, overwrite if isinstance(overwrite, list) else []
+    items = list(_items(value))
+    last = max((i for i, m in enumerate(items) if field(m, "id") == _REMOVE_ALL), default=-1)
+    return last >= 0, items[last + 1 :]
+
+
+def _overwritten(value: Any) -> Any:
+    """Return what an `Overwrite` sets, in the three forms that langgraph 1.2.24 knows."""
+    if isinstance(value, dict):
+        if len(value) == 1 and _OVERWRITE in value:
+            return value[_OVERWRITE] or []
+        return (value.get("value") or []) if value.get("type") == _OVERWRITE else None
+    return (value.value or []) if type(value).__name__ == "Overwrite" else None
