@@ -480,7 +480,8 @@ def _figures(report: Report, heads: str) -> Iterator[Figure]:
     rows = (left.checkpoints, right.checkpoints)
     yield Figure("checkpoints in the file", rows, _whole, "fewer")
     yield Figure(f"time to load {every}", both(lambda h: h.load_ms), _milliseconds, "faster")
-    yield Figure("time of the whole run", (left.seconds, right.seconds), _seconds, "faster")
+    # No ratio: one run each, and most of it is waiting for the disk, so it would be noise.
+    yield Figure("time of the whole run", (left.seconds, right.seconds), _seconds)
 
 
 def _ratio(bare: float, wrapped: float, less: str) -> str:

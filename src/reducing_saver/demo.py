@@ -369,14 +369,8 @@ def compare(
         notes.update(dict(played.notes))
     bare = _fill(folder / "bare.db", recordings, None, lambda: tick("bare"))
     wrapped = _fill(folder / "wrapped.db", recordings, window, lambda: tick("wrapped"))
-    heads = zip(
-        recordings,
-        _heads(bare.path, recordings, None),
-        _heads(wrapped.path, recordings, window),
-        strict=True,
-    )
-    threads = tuple(Thread(played.id, played.humans, *sides) for played, *sides in heads)
-    return Report(window, threads, bare, wrapped, dict(notes))
+    threads = _threads(recordings, bare.path, wrapped.path, window)
+    return Report(window, tuple(threads), bare, wrapped, dict(notes))
 
 
 def _fill(
@@ -397,33 +391,50 @@ def _saver(sqlite: BaseCheckpointSaver[Any], window: Window | None) -> BaseCheck
     return sqlite if window is None else ReducingSaver(sqlite, window, archive=Discard())
 
 
-def _heads(path: Path, recordings: Iterable[Recording], window: Window | None) -> list[Head]:
+def _threads(
+    recordings: Iterable[Recording], bare: Path, wrapped: Path, window: Window
+) -> Iterator[Thread]:
     from langgraph.checkpoint.sqlite import SqliteSaver
 
+    with (
+        SqliteSaver.from_conn_string(str(bare)) as left,
+        SqliteSaver.from_conn_string(str(wrapped)) as right,
+    ):
+        savers = (_saver(left, None), _saver(right, window))
+        for played in recordings:
+            sizes = [_head_bytes(sqlite.conn, played.id) for sqlite in (left, right)]
+            lists = [_messages(saver, played.id) for saver in savers]
+            heads = [
+                Head(len(messages), size, load_ms, problems(messages))
+                for messages, size, load_ms in zip(
+                    lists, sizes, _load_ms(savers, played.id), strict=True
+                )
+            ]
+            yield Thread(played.id, played.humans, *heads)
+
+
+def _head_bytes(connection: sqlite3.Connection, thread: str) -> int:
     query = (
         "SELECT length(checkpoint) FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = '' "
         "ORDER BY checkpoint_id DESC LIMIT 1"
     )
-    with SqliteSaver.from_conn_string(str(path)) as sqlite:
-        saver = _saver(sqlite, window)
-        heads = []
-        for played in recordings:
-            (size,) = sqlite.conn.execute(query, (played.id,)).fetchone()
-            messages, load_ms = _loaded(saver, played.id)
-            heads.append(Head(len(messages), size, load_ms, problems(messages)))
-        return heads
+    (size,) = connection.execute(query, (thread,)).fetchone()
+    return int(size)
 
 
-def _loaded(saver: BaseCheckpointSaver[Any], thread: str) -> tuple[list[object], float]:
-    times = []
-    messages: list[object] = []
-    for _ in range(LOADS):
-        start = time.perf_counter()
-        found = saver.get_tuple(_config(thread))
-        times.append(time.perf_counter() - start)
-        if found is not None:
-            messages = found.checkpoint["channel_values"].get("messages", [])
-    return messages, 1000 * statistics.median(times)
+def _messages(saver: BaseCheckpointSaver[Any], thread: str) -> list[object]:
+    found = saver.get_tuple(_config(thread))
+    return [] if found is None else list(found.checkpoint["channel_values"].get("messages", []))
+
+
+def _load_ms(savers: Sequence[BaseCheckpointSaver[Any]], thread: str) -> list[float]:
+    times: list[list[float]] = [[] for _ in savers]
+    for _ in range(LOADS):  # in turns: a machine that is busy for a moment slows all of them
+        for saver, taken in zip(savers, times, strict=True):
+            start = time.perf_counter()
+            saver.get_tuple(_config(thread))
+            taken.append(time.perf_counter() - start)
+    return [1000 * statistics.median(taken) for taken in times]
 
 
 # The built-in conversation: an office that books its trips at a travel desk, in one long thread.
