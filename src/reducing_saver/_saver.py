@@ -6,7 +6,7 @@ import builtins
 import logging
 import traceback
 import warnings
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,20 +20,22 @@ from langgraph.checkpoint.base import (
 )
 
 from ._archive import Discard
-from ._channel import Place, at_rest, interrupts_seen, read
+from ._channel import Place, at_rest, read
 from ._copies import bound_writes
-from ._delta import Reducer, fold, is_delta, needs_folding, snapshotted
+from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
 from ._forwarding import ForwardingSaver
-from ._lineage import NOTHING, CheckpointKey, Lineage, Trace
+from ._lineage import NOTHING, Lineage, Trace
+from ._lookup import afind_trace, afold_lists, find_trace, fold_lists, key_of, traced
 from ._pending import clean, concerns, readmitted
-from ._record import Record
 from ._reduction import Offer, Reduction, Setting, reduce_checkpoint
 from ._stats import ChannelStats, Counts, Stats
 from .engine import Plan, When, Window
 from .engine.messages import identifier
 
 logger = logging.getLogger("reducing_saver")
+
+Folded = Mapping[str, builtins.list[object]]
 
 _NOTHING_KEPT = (
     "no archive is set: messages that leave the window are gone. "
@@ -123,7 +125,7 @@ class ReducingSaver(ForwardingSaver):
         if self._reduces(config):
             try:
                 parent = self._trace(config)
-                folded = self._folded(config, checkpoint, metadata)
+                folded = self._folded(config, step)
                 step = self._reduce(config, step, parent, folded)
             except Exception as error:
                 step = self._failed(config, step, error)
@@ -143,7 +145,7 @@ class ReducingSaver(ForwardingSaver):
         if self._reduces(config):
             try:
                 parent = await self._atrace(config)
-                folded = await self._afolded(config, checkpoint, metadata)
+                folded = await self._afolded(config, step)
                 step = self._reduce(config, step, parent, folded)
             except Exception as error:
                 step = self._failed(config, step, error)
@@ -281,71 +283,35 @@ class ReducingSaver(ForwardingSaver):
         return [m for m in messages if identifier(m) not in known and m not in line]
 
     def _trace(self, config: RunnableConfig) -> Trace:
-        """Return what is known of a checkpoint; reads only what is not remembered."""
-        key = _key(config)
-        trace = self._lineage.find(key) if key.checkpoint else Trace()
-        if trace is None:
-            trace = _traced(super().get_tuple(config))
-        while trace.unread:
-            record = super().get_tuple(_at(config, trace.unread))
-            trace = trace.reading(Record.read(record.metadata) if record else Record())
-        if key.checkpoint:
-            self._lineage.remember(key, trace)
-        return trace
+        return find_trace(self._lineage, super().get_tuple, config)
 
     async def _atrace(self, config: RunnableConfig) -> Trace:
-        """Return what is known of a checkpoint; reads only what is not remembered."""
-        key = _key(config)
-        trace = self._lineage.find(key) if key.checkpoint else Trace()
-        if trace is None:
-            trace = _traced(await super().aget_tuple(config))
-        while trace.unread:
-            record = await super().aget_tuple(_at(config, trace.unread))
-            trace = trace.reading(Record.read(record.metadata) if record else Record())
-        if key.checkpoint:
-            self._lineage.remember(key, trace)
-        return trace
+        return await afind_trace(self._lineage, super().aget_tuple, config)
 
-    def _folded(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
-    ) -> dict[str, builtins.list[Any]]:
-        """Return the lists of delta channels of a checkpoint at rest, by name."""
-        folded: dict[str, builtins.list[Any] | None] = {}
-        for name, channel in self._deltas(config, checkpoint, metadata).items():
-            if not needs_folding(checkpoint, channel):
-                folded[name] = snapshotted(checkpoint, channel)
-            elif _key(config).checkpoint and self._messages_reducer:
-                parent = super().get_tuple(config)
-                history = super().get_delta_channel_history(config=config, channels=[channel])
-                folded[name] = fold(parent, history, channel, self._messages_reducer)
-        return {name: value for name, value in folded.items() if value is not None}
+    def _folded(self, config: RunnableConfig, offered: Reduction) -> Folded:
+        reducer, deltas = self._messages_reducer, self._deltas(config, offered)
+        if reducer is None or not deltas:
+            return {}
+        load, history = super().get_tuple, super().get_delta_channel_history
+        return fold_lists(config, offered.checkpoint, deltas, reducer, load, history)
 
-    async def _afolded(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
-    ) -> dict[str, builtins.list[Any]]:
-        """Return the lists of delta channels of a checkpoint at rest, by name."""
-        folded: dict[str, builtins.list[Any] | None] = {}
-        for name, channel in self._deltas(config, checkpoint, metadata).items():
-            if not needs_folding(checkpoint, channel):
-                folded[name] = snapshotted(checkpoint, channel)
-            elif _key(config).checkpoint and self._messages_reducer:
-                parent = await super().aget_tuple(config)
-                history = await super().aget_delta_channel_history(
-                    config=config, channels=[channel]
-                )
-                folded[name] = fold(parent, history, channel, self._messages_reducer)
-        return {name: value for name, value in folded.items() if value is not None}
+    async def _afolded(self, config: RunnableConfig, offered: Reduction) -> Folded:
+        reducer, deltas = self._messages_reducer, self._deltas(config, offered)
+        if reducer is None or not deltas:
+            return {}
+        load, history = super().aget_tuple, super().aget_delta_channel_history
+        return await afold_lists(config, offered.checkpoint, deltas, reducer, load, history)
 
-    def _deltas(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
-    ) -> dict[str, str]:
+    def _deltas(self, config: RunnableConfig, offered: Reduction) -> dict[str, str]:
+        """Return the delta channels that are looked at in this put: at rest, and opted in."""
+        checkpoint = offered.checkpoint
         plain = {n: p.channel for n, p in self._setting.places.items() if p.key is None}
         if self._messages_reducer is None:
             for name, channel in plain.items():
-                if is_delta(checkpoint, metadata, channel):
+                if is_delta(checkpoint, offered.metadata, channel):
                     self._warn_once(_DELTA, name)
             return {}
-        if ":" in _key(config).namespace or not at_rest(checkpoint):
+        if ":" in key_of(config).namespace or not at_rest(checkpoint):
             return {}
         return {
             name: channel
@@ -356,7 +322,7 @@ class ReducingSaver(ForwardingSaver):
     def _reduces(self, config: RunnableConfig) -> bool:
         if not self.enabled or self._namespaces is None:
             return self.enabled
-        parts = _key(config).namespace.split("|")
+        parts = key_of(config).namespace.split("|")
         return "|".join(part.partition(":")[0] for part in parts) in self._namespaces
 
     def _reduce(
@@ -364,9 +330,9 @@ class ReducingSaver(ForwardingSaver):
         config: RunnableConfig,
         offered: Reduction,
         parent: Trace,
-        folded: dict[str, builtins.list[Any]],
+        folded: Folded,
     ) -> Reduction:
-        key = _key(config)
+        key = key_of(config)
         offer = Offer(
             offered.checkpoint,
             offered.metadata,
@@ -384,7 +350,7 @@ class ReducingSaver(ForwardingSaver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
     ) -> Sequence[tuple[str, Any]]:
         """Note what writes keep on purpose, and bound what only repeats a list."""
-        key, setting = _key(config), self._setting
+        key, setting = key_of(config), self._setting
         for name, place in setting.places.items():
             if place.key is None and (kept := readmitted(writes, place.channel)):
                 self._lineage.readmit(key, name, kept)
@@ -405,7 +371,7 @@ class ReducingSaver(ForwardingSaver):
     def _failed(self, config: RunnableConfig, offered: Reduction, error: Exception) -> Reduction:
         self._report_failure(config, error)
         failed = {name: ChannelStats(puts=1, failures=1) for name in self._setting.places}
-        trace = self._lineage.find(_key(config)) or Trace()
+        trace = self._lineage.find(key_of(config)) or Trace()
         return replace(offered, trace=trace, done=failed)
 
     def _report_failure(self, config: RunnableConfig, error: Exception) -> None:
@@ -423,7 +389,7 @@ class ReducingSaver(ForwardingSaver):
 
     def _remember(self, config: RunnableConfig, step: Reduction) -> None:
         if step.trace is not None:
-            stored = _key(config)._replace(checkpoint=step.checkpoint["id"])
+            stored = key_of(config)._replace(checkpoint=step.checkpoint["id"])
             self._lineage.remember(stored, step.trace)
         self._counts.add(step.done)
         for name, decided in step.plans.items():
@@ -446,32 +412,12 @@ class ReducingSaver(ForwardingSaver):
 
     def _learn(self, found: CheckpointTuple) -> bool:
         """Remember a checkpoint that was loaded; tell whether its pending writes need cleaning."""
-        self._lineage.learn(_key(found.config), _traced(found))
+        self._lineage.learn(key_of(found.config), traced(found))
         for name, place in self._setting.places.items():
             kept = readmitted([w[1:] for w in found.pending_writes or ()], place.channel)
             if kept and place.key is None:
-                self._lineage.readmit(_key(found.config), name, kept)
+                self._lineage.readmit(key_of(found.config), name, kept)
         return concerns(found, self._setting.places)
-
-
-def _traced(found: CheckpointTuple | None) -> Trace:
-    """Return what a stored checkpoint says of itself."""
-    if found is None:
-        return Trace()
-    record = Record.read(found.metadata)
-    own = found.checkpoint["id"] if record.evicted else record.before
-    trace = Trace(recorded=own, interrupts_seen=interrupts_seen(found.checkpoint))
-    return trace.reading(record)
-
-
-def _key(config: RunnableConfig) -> CheckpointKey:
-    configurable = config["configurable"]
-    thread, namespace = configurable["thread_id"], configurable.get("checkpoint_ns", "")
-    return CheckpointKey(str(thread), namespace, configurable.get("checkpoint_id") or "")
-
-
-def _at(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
-    return {**config, "configurable": {**config["configurable"], "checkpoint_id": checkpoint_id}}
 
 
 def _where(config: RunnableConfig) -> str:

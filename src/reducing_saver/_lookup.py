@@ -1,0 +1,120 @@
+"""Look up what a put needs to know and was not given. Reads only what nobody remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, DeltaChannelHistory
+
+from ._channel import interrupts_seen
+from ._delta import Reducer, fold, needs_folding, snapshotted
+from ._lineage import CheckpointKey, Lineage, Trace
+from ._record import Record
+
+Load = Callable[[RunnableConfig], CheckpointTuple | None]
+LoadAsync = Callable[[RunnableConfig], Awaitable[CheckpointTuple | None]]
+
+
+class History(Protocol):
+    """Read the writes of delta channels, as a saver does."""
+
+    def __call__(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]: ...
+
+
+class HistoryAsync(Protocol):
+    """Read the writes of delta channels, as an async saver does."""
+
+    def __call__(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Awaitable[Mapping[str, DeltaChannelHistory]]: ...
+
+
+def key_of(config: RunnableConfig) -> CheckpointKey:
+    """Return the key of the checkpoint that a config names; an empty id where it names none."""
+    configurable = config["configurable"]
+    thread, namespace = configurable["thread_id"], configurable.get("checkpoint_ns", "")
+    return CheckpointKey(str(thread), namespace, configurable.get("checkpoint_id") or "")
+
+
+def traced(found: CheckpointTuple | None) -> Trace:
+    """Return what a stored checkpoint says of itself."""
+    if found is None:
+        return Trace()
+    record = Record.read(found.metadata)
+    own = found.checkpoint["id"] if record.evicted else record.before
+    trace = Trace(recorded=own, interrupts_seen=interrupts_seen(found.checkpoint))
+    return trace.reading(record)
+
+
+def find_trace(lineage: Lineage, load: Load, config: RunnableConfig) -> Trace:
+    """Return what is known of a checkpoint."""
+    key = key_of(config)
+    if not key.checkpoint:
+        return Trace()
+    known = lineage.find(key)
+    trace = traced(load(config)) if known is None else known
+    while trace.unread:
+        trace = trace.reading(_record(load(_at(config, trace.unread))))
+    if trace is not known:
+        lineage.remember(key, trace)
+    return trace
+
+
+async def afind_trace(lineage: Lineage, load: LoadAsync, config: RunnableConfig) -> Trace:
+    """Return what is known of a checkpoint."""
+    key = key_of(config)
+    if not key.checkpoint:
+        return Trace()
+    known = lineage.find(key)
+    trace = traced(await load(config)) if known is None else known
+    while trace.unread:
+        trace = trace.reading(_record(await load(_at(config, trace.unread))))
+    if trace is not known:
+        lineage.remember(key, trace)
+    return trace
+
+
+def fold_lists(
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    deltas: Mapping[str, str],
+    reducer: Reducer,
+    load: Load,
+    history: History,
+) -> dict[str, list[object]]:
+    """Return the lists of delta channels in a checkpoint that is about to be stored, by name."""
+    folded = {name: snapshotted(checkpoint, channel) for name, channel in deltas.items()}
+    for name, channel in deltas.items():
+        if needs_folding(checkpoint, channel) and key_of(config).checkpoint:
+            past = history(config=config, channels=[channel])
+            folded[name] = fold(load(config), past, channel, reducer)
+    return {name: value for name, value in folded.items() if value is not None}
+
+
+async def afold_lists(
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    deltas: Mapping[str, str],
+    reducer: Reducer,
+    load: LoadAsync,
+    history: HistoryAsync,
+) -> dict[str, list[object]]:
+    """Return the lists of delta channels in a checkpoint that is about to be stored, by name."""
+    folded = {name: snapshotted(checkpoint, channel) for name, channel in deltas.items()}
+    for name, channel in deltas.items():
+        if needs_folding(checkpoint, channel) and key_of(config).checkpoint:
+            past = await history(config=config, channels=[channel])
+            folded[name] = fold(await load(config), past, channel, reducer)
+    return {name: value for name, value in folded.items() if value is not None}
+
+
+def _record(found: CheckpointTuple | None) -> Record:
+    return Record.read(found.metadata) if found else Record()
+
+
+def _at(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
+    return {**config, "configurable": {**config["configurable"], "checkpoint_id": checkpoint_id}}
