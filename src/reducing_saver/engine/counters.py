@@ -10,7 +10,7 @@ from typing import cast
 from langchain_core.messages import BaseMessage, MessageLikeRepresentation
 from langchain_core.messages.utils import count_tokens_approximately
 
-from .messages import Message, Role, calls, field, is_media, role
+from .messages import Message, Role, blocks, calls, field, is_media, role
 from .sizes import Counter
 
 _CHARS_PER_TOKEN = 4.0
@@ -42,13 +42,16 @@ def _langchain_count(message: Message) -> int:
 
 
 def _uncounted_calls(message: Message) -> int:
-    content = field(message, "content")
-    if not isinstance(message, BaseMessage) or not isinstance(content, list):
-        return 0
-    if any(isinstance(block, dict) and block.get("type") == "tool_use" for block in content):
-        return 0
-    asked = field(message, "tool_calls")
-    return math.ceil(len(repr(asked)) / _CHARS_PER_TOKEN) if asked else 0
+    """Count the arguments of calls that LangChain's counter leaves out."""
+    extra = field(message, "additional_kwargs")
+    left_out = [field(message, "function_call"), extra and field(extra, "function_call")]
+    if isinstance(field(message, "content"), list) and not _has_block_calls(message):
+        left_out.append(field(message, "tool_calls"))
+    return sum(math.ceil(len(repr(asked)) / _CHARS_PER_TOKEN) for asked in left_out if asked)
+
+
+def _has_block_calls(message: Message) -> bool:
+    return any(field(block, "type") == "tool_use" for block in blocks(message))
 
 
 def tiktoken_counter(media_tokens: int, encoding: str = "o200k_base") -> Counter:
@@ -144,7 +147,7 @@ def _strip(content: Iterable[object]) -> tuple[list[object], int]:
     lean: list[object] = []
     media = 0
     for block in content:
-        if isinstance(block, dict) and is_media(block):
+        if not isinstance(block, str) and is_media(block):
             media += 1
         elif isinstance(block, dict) and isinstance(block.get("content"), list):
             inner, found = _strip(block["content"])

@@ -8,7 +8,7 @@ Responses items, serialised LangChain dicts (`message_to_dict`, the `lc` constru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -197,11 +197,11 @@ def _legacy_calls(message: Message) -> list[Call]:
 def _block_calls(message: Message) -> list[Call]:
     found = []
     for block in blocks(message):
-        if block.get("type") in _CALL_TYPES:
-            key = block.get("call_id") or block.get("id")
-            found.append(Call(_word(key), _word(block.get("name"))))
+        if field(block, "type") in _CALL_TYPES:
+            key = field(block, "call_id") or field(block, "id")
+            found.append(Call(_word(key), _word(field(block, "name"))))
         for part in _parts(block, "function_call", "functionCall"):
-            found.append(Call(_word(part.get("id")), _word(part.get("name"))))
+            found.append(Call(_word(field(part, "id")), _word(field(part, "name"))))
     return found
 
 
@@ -218,40 +218,35 @@ def answers(message: Message) -> list[Answer]:
 def _block_answers(message: Message) -> list[Answer]:
     found = []
     for block in blocks(message):
-        if block.get("type") == "tool_result":
-            found.append(Answer(_word(block.get("tool_use_id")), ""))
+        if field(block, "type") == "tool_result":
+            found.append(Answer(_word(field(block, "tool_use_id")), ""))
         for part in _parts(block, "function_response", "functionResponse"):
-            found.append(Answer(_word(part.get("id")), _word(part.get("name"))))
+            found.append(Answer(_word(field(part, "id")), _word(field(part, "name"))))
     return found
 
 
-def blocks(message: Message) -> list[dict[str, object]]:
-    """Return the content blocks that are dicts; none where the content is a string."""
+def blocks(message: Message) -> list[object]:
+    """Return the content blocks: dicts, or a client's objects; none where it is a string."""
     content = field(message, "content")
     if content is None and not isinstance(message, BaseMessage):
         content = field(message, "parts")
-    return _dicts(content)
+    if not isinstance(content, list | tuple):
+        return []
+    return [block for block in content if block is not None and not isinstance(block, str)]
 
 
-def is_media(block: Mapping[str, object]) -> bool:
+def is_media(block: object) -> bool:
     """Tell whether a block is an image, audio, video or file, in any provider's shape."""
-    if not _MEDIA_KEYS.isdisjoint(block):
+    if isinstance(block, dict) and not _MEDIA_KEYS.isdisjoint(block):
         return True
-    if block.get("type") not in _MEDIA_TYPES:
+    if field(block, "type") not in _MEDIA_TYPES:
         return False
-    source = block.get("source")
-    return not (isinstance(source, dict) and source.get("type") == "text")
+    source = field(block, "source")
+    return source is None or field(source, "type") != "text"
 
 
-def _parts(block: dict[str, object], *names: str) -> Iterator[dict[str, object]]:
-    for name in names:
-        part = block.get(name)
-        if isinstance(part, dict):
-            yield part
-
-
-def _dicts(value: object) -> list[dict[str, object]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+def _parts(block: object, *names: str) -> Iterator[object]:
+    return (part for name in names if (part := field(block, name)) is not None)
 
 
 def _word(value: object) -> str:

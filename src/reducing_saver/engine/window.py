@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from langchain_core.messages import HumanMessage
+
 from .._errors import WindowError
 from .counters import approximate, count_bytes, tiktoken_counter
 from .messages import Message
@@ -102,15 +104,46 @@ class Window:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    def __reduce__(self) -> tuple[Callable[..., Window], tuple[object, ...]]:
+        # Copied or sent to another process, a window counts anew.
+        pins = (self.pin_first_human, self.pinned, self.keep_latest_of)
+        counting = (self.token_counter, self.media_tokens)
+        return _rebuilt, (self.keep, self.triggers, self.cap, *pins, *counting)
+
     def sizes(self, measure: Measure) -> Sizes:
         """Return the remembered sizes for a measure that is counted: tokens or bytes."""
         return self._tokens if measure == "tokens" else self._bytes
 
 
+def _rebuilt(
+    keep: Mark,
+    triggers: tuple[Mark, ...],
+    cap: Mark,
+    first: bool,
+    pinned: tuple[Pin, ...],
+    latest: tuple[str, ...],
+    counter: str | Counter,
+    media: int,
+) -> Window:
+    return Window(
+        keep,
+        triggers,
+        cap,
+        pin_first_human=first,
+        pinned=pinned,
+        keep_latest_of=latest,
+        token_counter=counter,
+        media_tokens=media,
+    )
+
+
 def _mark(name: str, value: object) -> Mark:
     allowed = f'a pair such as ("tokens", 4000); measures: {", ".join(MEASURES)}'
     if isinstance(value, Mapping):
-        allowed = "one pair; several conditions that must all hold are not supported, " + allowed
+        allowed += (
+            "; conditions that must all hold are not supported: "
+            "give several triggers, of which any will do"
+        )
         raise WindowError(name, value, allowed)
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise WindowError(name, value, allowed)
@@ -193,9 +226,24 @@ def _counter(value: object, media_tokens: int) -> Counter:
     if value == "tiktoken":
         return _tiktoken(media_tokens)
     if callable(value):
-        return value
+        return _tried(value)
     allowed = '"approximate", "tiktoken" or a function of a message'
     raise WindowError("token_counter", value, allowed)
+
+
+def _tried(counter: Counter) -> Counter:
+    """Return a user's counter after it has counted a message."""
+    allowed = "a function of one message that returns a whole number, as lambda m: len(m.text)"
+    for sample in (HumanMessage("x"), [HumanMessage("x")], {"role": "user", "content": "x"}):
+        try:
+            number = counter(sample)
+        except Exception:
+            # It may count other messages than this one; the last sample decides.
+            continue
+        if isinstance(sample, list) or type(number) is not int or number < 0:
+            break
+        return counter
+    raise WindowError("token_counter", counter, allowed)
 
 
 def _tiktoken(media_tokens: int) -> Counter:
