@@ -14,8 +14,8 @@ from ._delta import snapshot
 from ._lineage import NOTHING, Evicted, Trace
 from ._record import Record, digests
 from ._stats import ChannelStats
-from .engine import Plan, When, Window, apply, join, plan, reduce_messages, split
-from .engine.messages import Message
+from .engine import Plan, When, Window, apply, plan, reduce_messages, split
+from .engine.messages import Message, identifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +190,15 @@ def _readmit(line: Evicted, messages: list[Message], kept: Iterable[Message]) ->
 
 def _extend(line: Evicted, decided: Plan) -> Evicted:
     # An id may stand in a list twice: what is also kept is not gone.
-    gone = Evicted().plus(m for unit in decided.evicted for m in unit.messages)
-    left = gone.minus(m for unit in decided.kept for m in unit.messages if m in gone)
-    return line.plus(m for unit in decided.evicted for m in unit.messages if m in left)
+    kept = {identifier(message) for message in decided.staying} - {None}
+    return line.plus(m for m in decided.leaving if identifier(m) not in kept)
 
 
 def _record(offer: Offer, when: When, plans: Mapping[str, Plan]) -> Record | None:
     """Return what the checkpoint must carry for pending writes; at rest there are none."""
     if when is When.REST:
         return None
-    evicted = {name: digests(join(p.evicted), join(p.kept)) for name, p in plans.items()}
+    evicted = {name: digests(p.leaving, p.staying) for name, p in plans.items()}
     before = offer.parent.recorded
     return Record(evicted, before) if evicted or before else None
 
@@ -220,7 +219,7 @@ def _trace(
 
 
 def _count(messages: list[Message], step: _Step) -> ChannelStats:
-    gone = sum(len(unit.messages) for unit in step.plan.evicted) if step.plan else 0
+    gone = len(step.plan.leaving) if step.plan else 0
     return ChannelStats(
         puts=1,
         reductions=int(gone > 0),

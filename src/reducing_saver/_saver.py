@@ -398,7 +398,11 @@ class ReducingSaver(ForwardingSaver):
     def _report(self, config: RunnableConfig, name: str, decided: Plan) -> None:
         where = _where(config)
         logger.debug(
-            "%d units left channel %s of %s (%s)", len(decided.evicted), name, where, decided.when
+            "%d messages left channel %s of %s (%s)",
+            len(decided.leaving),
+            name,
+            where,
+            decided.when,
         )
         if decided.when is When.RUN:
             self._warn_once(_ABOVE_CAP, name, where, tuple(decided.window.cap))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from .messages import Message
 from .plan import Plan, When, plan
-from .units import join
 from .window import Window
 
 
@@ -22,10 +21,7 @@ class Reduced:
 
 def apply(decided: Plan) -> list[Message]:
     """Return the list without what the plan evicts; the same object where nothing leaves."""
-    if not decided.changes:
-        return decided.messages  # type: ignore[return-value]
-    gone = {index for unit in decided.evicted for index in unit.indices}
-    return [message for index, message in enumerate(decided.messages) if index not in gone]
+    return decided.staying
 
 
 def reduce_messages(
@@ -37,4 +33,4 @@ def reduce_messages(
     Where nothing leaves, the same list object comes back.
     """
     decided = plan(messages, window, when=when)
-    return Reduced(apply(decided), tuple(join(decided.evicted)), decided)
+    return Reduced(apply(decided), tuple(decided.leaving), decided)

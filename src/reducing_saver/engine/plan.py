@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from .messages import Message, Role, role
-from .units import Kind, Unit, leading, split, starts_turn
+from .messages import Message, Role, answers, calls, is_summary, role
+from .units import Kind, Unit, join, leading, split, starts_turn
 from .window import Mark, Measure, Window
 
 
@@ -74,7 +74,8 @@ class Plan:
     """Hold what a window does to a list; nothing is changed by it.
 
     `passed` are the marks that were passed, empty when none was. `stuck` means that the list
-    stays above one of them: what is left is pinned or the current turn. Printable.
+    stays above one of them: what is left is pinned or the current turn. Printable. Units, actions
+    and sizes are worked out when they are asked for.
     """
 
     messages: Sequence[Message]
@@ -82,11 +83,12 @@ class Plan:
     when: When
     passed: tuple[Mark, ...] = ()
     stuck: bool = False
+    _cut: range | None = field(default=None, repr=False)
     _decided: tuple[tuple[Unit, ...], tuple[Reason, ...]] | None = field(default=None, repr=False)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Return the units of the list; cut on demand when nothing was passed."""
+        """Return the units of the list."""
         if self._decided is not None:
             return self._decided[0]
         return tuple(split(self.messages)) if isinstance(self.messages, list) else ()
@@ -94,20 +96,40 @@ class Plan:
     @cached_property
     def actions(self) -> tuple[Action, ...]:
         """Return one action for each unit, in order."""
-        reasons = self._decided[1] if self._decided else (Reason.BELOW,) * len(self.units)
+        if self._decided is not None:
+            reasons = self._decided[1]
+        elif self._cut:
+            reasons = _Decision(self.units, self.window, self.when, self.passed).reasons()
+        else:
+            reasons = (Reason.BELOW,) * len(self.units)
         pairs = zip(self.units, reasons, strict=True)
         return tuple(Action(unit, reason.verdict, reason) for unit, reason in pairs)
 
-    @property
+    @cached_property
     def changes(self) -> bool:
         """Tell whether anything leaves."""
-        return self._decided is not None and bool(self.evicted)
+        return bool(self._cut) or (self._decided is not None and bool(self.evicted))
+
+    @cached_property
+    def leaving(self) -> list[Message]:
+        """Return the messages that leave, in order."""
+        if self._cut:
+            return list(self.messages[self._cut.start : self._cut.stop])
+        return join(self.evicted) if self.changes else []
+
+    @cached_property
+    def staying(self) -> list[Message]:
+        """Return the messages that stay, in order; the same list object where all do."""
+        if not self.changes:
+            return self.messages  # type: ignore[return-value]
+        if self._cut:
+            return [*self.messages[: self._cut.start], *self.messages[self._cut.stop :]]
+        gone = {index for unit in self.evicted for index in unit.indices}
+        return [message for index, message in enumerate(self.messages) if index not in gone]
 
     @cached_property
     def evicted(self) -> tuple[Unit, ...]:
         """Return the units that leave."""
-        if self._decided is None:
-            return ()
         return tuple(a.unit for a in self.actions if a.verdict is Verdict.EVICT)
 
     @property
@@ -155,13 +177,17 @@ def plan(messages: Sequence[Message], window: Window, *, when: When = When.REST)
     passed = _passed(messages, window, when)
     if not passed:
         return Plan(messages, window, when)
+    if when is When.REST and (cut := _plain_cut(messages, window)):
+        left = messages[cut.stop :]
+        stuck = any(_measure(left, mark.measure, window) > mark.value for mark in passed)
+        return Plan(messages, window, when, passed, stuck, cut)
     units = tuple(split(messages))
     reasons = _Decision(units, window, when, passed).reasons()
     if Reason.ABOVE_CAP in reasons and window.cap not in passed:
         passed = (*passed, window.cap)
     kept = [unit for unit, r in zip(units, reasons, strict=True) if r.verdict is Verdict.KEEP]
     stuck = any(_sum(kept, mark.measure, window) > mark.value for mark in passed)
-    return Plan(messages, window, when, passed, stuck, (units, reasons))
+    return Plan(messages, window, when, passed, stuck, None, (units, reasons))
 
 
 def size(unit: Unit, measure: Measure, window: Window) -> int:
@@ -208,6 +234,86 @@ def _more_turns(messages: Sequence[Message], limit: int) -> bool:
         if turns > limit:
             return True
     return False
+
+
+def _measure(messages: Sequence[Message], measure: Measure, window: Window) -> int:
+    match measure:
+        case "messages":
+            return len(messages)
+        case "turns":
+            return sum(map(starts_turn, messages))
+        case "tokens" | "bytes":
+            return sum(map(window.sizes(measure).of, messages))
+
+
+def _limits(window: Window, *, over_cap: bool) -> dict[Measure, int]:
+    """Return what must be left at most: keep, and half of the marks in other measures."""
+    limits: dict[Measure, int] = {window.keep.measure: window.keep.value}
+    for mark in (*window.triggers, *((window.cap,) if over_cap else ())):
+        if mark.measure != window.keep.measure:
+            half = mark.value // 2
+            limits[mark.measure] = min(half, limits.get(mark.measure, half))
+    return limits
+
+
+def _plain_cut(messages: list[Message], window: Window) -> range | None:
+    """Return what leaves where it is one plain range, found from the tail; None where it is not.
+
+    The same decision as `_Decision` makes, which a property test compares, without looking into
+    the many messages that leave. It is not plain where something is pinned, where a result
+    answers a call across the cut, or where the rest is still above the cap.
+    """
+    if window.pin_first_human or window.pinned or window.keep_latest_of:
+        return None
+    lead = leading(messages)
+    start = _oldest_kept_turn(messages, lead, window)
+    if start <= lead:
+        return None
+    left = messages[start:]
+    if _measure(left, window.cap.measure, window) > window.cap.value:
+        return None
+    if any(map(is_summary, messages[lead:])) or any(map(_joins_across, split(left))):
+        return None
+    return range(lead, start)
+
+
+def _oldest_kept_turn(messages: list[Message], lead: int, window: Window) -> int:
+    # Without the cap among the limits: where it has a measure of its own and is passed, the rest
+    # is held to half of it, which is left to `_Decision`.
+    limits = _limits(window, over_cap=False)
+    if window.cap.measure not in limits and _exceeds(messages, window.cap, window):
+        return lead
+    used = dict.fromkeys(limits, 0)
+    start = 0
+    for index in range(len(messages) - 1, lead - 1, -1):
+        message = messages[index]
+        begins = starts_turn(message)
+        for measure in used:
+            used[measure] += _size(message, measure, window, begins)
+        if start and any(used[measure] > limit for measure, limit in limits.items()):
+            return start
+        if begins:
+            start = index
+    return lead
+
+
+def _size(message: Message, measure: Measure, window: Window, begins: bool) -> int:
+    match measure:
+        case "messages":
+            return 1
+        case "turns":
+            return int(begins)
+        case "tokens" | "bytes":
+            return window.sizes(measure).of(message)
+
+
+def _joins_across(unit: Unit) -> bool:
+    """Tell whether a unit may belong to one on the other side of a cut."""
+    if unit.kind is not Kind.TOOLS:
+        return unit.kind is Kind.RESULT
+    asked = sum(len(calls(message)) for message in unit.messages if role(message) is Role.AI)
+    given = sum(len(answers(message)) for message in unit.messages if role(message) is Role.TOOL)
+    return given > asked
 
 
 def _sum(units: Iterable[Unit], measure: Measure, window: Window) -> int:
@@ -287,7 +393,7 @@ class _Decision:
 
     def _evict_turns(self) -> None:
         """Let whole earlier turns go, oldest first, until what is left is within the limits."""
-        limits = self._limits()
+        limits = _limits(self.window, over_cap=self.over_cap)
         fixed = [u for i, u in enumerate(self.units) if i in self.stays or u.turn == self.current]
         used = {measure: _sum(fixed, measure, self.window) for measure in limits}
         full = False
@@ -301,16 +407,6 @@ class _Decision:
             (self.goes if full else self.stays).update(dict.fromkeys(turn, reason))
             if full:
                 limits = {}
-
-    def _limits(self) -> dict[Measure, int]:
-        keep, cap = self.window.keep, self.window.cap
-        limits: dict[Measure, int] = {keep.measure: keep.value}
-        halved = [*self.window.triggers, *((cap,) if self.over_cap else ())]
-        for mark in halved:
-            if mark.measure != keep.measure:
-                half = mark.value // 2
-                limits[mark.measure] = min(half, limits.get(mark.measure, half))
-        return limits
 
     def _earlier_turns(self) -> Iterator[list[int]]:
         """Yield the free units of each earlier turn, newest turn first."""
