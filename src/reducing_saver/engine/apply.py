@@ -33,4 +33,4 @@ def reduce_messages(
     Where nothing leaves, the same list object comes back.
     """
     decided = plan(messages, window, when=when)
-    return Reduced(apply(decided), tuple(decided.leaving), decided)
+    return Reduced(apply(decided), decided.leaving, decided)

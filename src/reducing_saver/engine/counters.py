@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, cast
 
 from langchain_core.messages import BaseMessage, MessageLikeRepresentation
 from langchain_core.messages.utils import count_tokens_approximately
 
 from .messages import Message, Role, blocks, calls, field, is_media, role
-from .sizes import Counter
+
+Counter: TypeAlias = Callable[[Message], int]
 
 _CHARS_PER_TOKEN = 4.0
 _TOKENS_PER_MESSAGE = 3

@@ -111,15 +111,15 @@ class Plan:
         return bool(self._cut) or (self._decided is not None and bool(self.evicted))
 
     @cached_property
-    def leaving(self) -> list[Message]:
+    def leaving(self) -> tuple[Message, ...]:
         """Return the messages that leave, in order."""
         if self._cut:
-            return list(self.messages[self._cut.start : self._cut.stop])
-        return join(self.evicted) if self.changes else []
+            return tuple(self.messages[self._cut.start : self._cut.stop])
+        return tuple(join(self.evicted)) if self.changes else ()
 
-    @cached_property
+    @property
     def staying(self) -> list[Message]:
-        """Return the messages that stay, in order; the same list object where all do."""
+        """Return a new list of the messages that stay; the same list object where all do."""
         if not self.changes:
             return self.messages  # type: ignore[return-value]
         if self._cut:

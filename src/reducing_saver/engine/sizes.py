@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
+from .counters import Counter, count_bytes
 from .messages import Message
 
-Counter: TypeAlias = Callable[[Message], int]
-
 _MOST_HELD = 65_536
+_MOST_HELD_BYTES = 8_000_000
 
 
 class Sizes:
@@ -18,14 +17,14 @@ class Sizes:
 
     The key is the object, never its id field: messages are edited in place and ids repeat. A
     message whose `content` changed is counted again. Messages are referred to weakly, so nothing
-    is kept alive; dicts cannot be and are held, at most 65,536 of them. Safe to use from threads:
-    at worst a message is counted twice.
+    is kept alive; dicts cannot be and are held, at most 65,536 of them and 8 MB. Safe to use from
+    threads: at worst a message is counted twice.
     """
 
     def __init__(self, count: Counter) -> None:
         self._count = count
         self._seen: dict[int, _Weak | _Held] = {}
-        self._held = 0
+        self._held = self._held_bytes = 0
 
     def of(self, message: Message) -> int:
         """Return the size of one message."""
@@ -65,17 +64,19 @@ class Sizes:
             entry: _Weak | _Held = _Weak(message, leave)
         except TypeError:
             entry = _Held(message)
-            self._count_held()
+            self._make_room(message)
         entry.content, entry.length, entry.size = content, _length(content), size
         seen[key] = entry
 
-    def _count_held(self) -> None:
-        self._held += 1
-        if self._held > _MOST_HELD:
-            self._held = 1
+    def _make_room(self, message: Message) -> None:
+        size = count_bytes(message)
+        if self._held >= _MOST_HELD or self._held_bytes + size > _MOST_HELD_BYTES:
+            self._held = self._held_bytes = 0
             for key, entry in list(self._seen.items()):
                 if isinstance(entry, _Held):
                     self._seen.pop(key, None)
+        self._held += 1
+        self._held_bytes += size
 
 
 class _Weak(weakref.ref[object]):

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from langchain_core.messages import HumanMessage
 
 from .._errors import WindowError
-from .counters import approximate, count_bytes, tiktoken_counter
+from .counters import Counter, approximate, count_bytes, tiktoken_counter
 from .messages import Message
-from .sizes import Counter, Sizes
+from .sizes import Sizes
 
 Measure: TypeAlias = Literal["messages", "turns", "tokens", "bytes"]
 Pin: TypeAlias = str | Callable[[Message], bool]

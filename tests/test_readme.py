@@ -1,0 +1,86 @@
+"""Run every block of the README."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"(?:<!-- test: (.+?) -->\n)?```(\w+)\n(.*?)```", TEXT, re.S)
+PYTHON = [block for how, language, block in BLOCKS if language == "python" and how == "run"]
+SHELL = [line for _, lang, block in BLOCKS if lang == "sh" for line in block.strip().splitlines()]
+
+
+def test_every_block_is_run() -> None:
+    kinds = {(how, language) for how, language, _ in BLOCKS}
+    assert kinds == {("run", "python"), ("checkpointer.py", "python"), ("", "sh")}
+    assert len(SHELL) == 4
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
+def test_python(block: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert not done.returncode, done.stderr
+
+
+def test_a_server_can_load_the_checkpointer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+    from reducing_saver import ReducingSaver
+
+    pytest.importorskip("aiosqlite")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "checkpointer.py"
+    path.write_text(next(block for how, _, block in BLOCKS if how == "checkpointer.py"))
+    spec = importlib.util.spec_from_file_location("checkpointer", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    async def load() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            saver = await stack.enter_async_context(module.make())
+            assert isinstance(saver, ReducingSaver)
+            assert isinstance(saver, BaseCheckpointSaver)
+            assert await saver.aget_tuple({"configurable": {"thread_id": "1"}}) is None
+
+    asyncio.run(load())
+
+
+def test_the_first_command_runs_the_demo() -> None:
+    *_, extra, demo = SHELL[0].split(" && ")
+    assert "'.[demo]'" in extra
+    assert shlex.split(demo) == [".venv/bin/reducing-saver", "demo"]
+    command = [sys.executable, "-m", "reducing_saver", "demo", "--turns", "12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    assert "valid for OpenAI, Anthropic and Gemini" in " ".join(done.stdout.split())
+
+
+def test_the_second_command_is_what_ci_runs() -> None:
+    assert SHELL[1] in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", SHELL[2:])
+def test_the_commands_for_own_conversations(line: str, tmp_path: Path) -> None:
+    words = shlex.split(line, comments=True)
+    assert words[0] == "reducing-saver"
+    turn = '{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}'
+    (tmp_path / "conversations.json").write_text(f"[{', '.join([turn] * 9)}]")
+    command = [sys.executable, "-m", "reducing_saver", *words[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
