@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from reducing_saver._errors import ConfigurationError, ReducingSaverError, WindowError
-from reducing_saver.engine import Mark, Window, plan, reduce_messages
+from reducing_saver.engine import Mark, When, Window, plan, reduce_messages
 
 MEASURES = ("messages", "turns", "tokens", "bytes")
 
@@ -521,3 +521,41 @@ def test_the_same_window_reduces_with_tiktoken() -> None:
     reduced = reduce_messages(messages, window)
     assert reduced.evicted
     assert reduced.plan.total("tokens", "keep") <= 200  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------- what is given
+
+
+def test_a_window_keeps_its_own_copy_of_what_it_is_given() -> None:
+    names, triggers = ["todo"], [("turns", 12), ("tokens", 900)]
+    window = Window(("turns", 6), triggers, pinned=names, keep_latest_of=names)  # type: ignore[arg-type]
+    names.append("other")
+    triggers.clear()
+    assert window == Window(
+        ("turns", 6),
+        [("turns", 12), ("tokens", 900)],
+        pinned=("todo",),
+        keep_latest_of=("todo",),
+    )
+    assert isinstance(hash(window), int)
+
+
+@pytest.mark.parametrize("when", list(When))
+def test_a_moment_may_be_written_as_its_word(when: When) -> None:
+    """`When` is a StrEnum: its words mean what its members mean, and nothing else is taken."""
+    window = Window(("messages", 1), ("messages", 1), ("messages", 2))
+    messages = write("H A(a,b) T(a) H A A A")
+    expected = reduce_messages(messages, window, when=when)
+    spoken = reduce_messages(messages, window, when=when.value)  # type: ignore[arg-type]
+    assert spoken.messages == expected.messages
+    assert spoken.plan.when is when
+    with pytest.raises(ValueError, match="later"):
+        reduce_messages(messages, window, when="later")  # type: ignore[arg-type]
+
+
+def test_plans_and_their_parts_are_frozen() -> None:
+    decided = plan(write("H A H A"), Window(("turns", 1), ("turns", 1)))
+    for part in (decided, decided.actions[0], decided.units[0]):
+        name = dataclasses.fields(part)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(part, name, None)
