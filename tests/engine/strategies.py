@@ -508,7 +508,8 @@ def histories(draw: st.DrawFn, *, max_moves: int = 24) -> list[object]:
     ids = draw(st.sampled_from(list(Ids)))
     form = draw(st.sampled_from([*Form, None, None, None]))
     writer = Writer(ids, message_ids=draw(st.booleans()))
-    steps = draw(st.lists(_STEPS, max_size=max_moves))
+    least = draw(st.sampled_from((0, 6, 12)))
+    steps = draw(st.lists(_STEPS, min_size=least, max_size=max_moves))
     said = _history(lead, summaries, steps, writer)
     return render_all(said, form, seed=draw(st.integers(0, 9)))
 
@@ -558,7 +559,7 @@ def count_text(message: object) -> int:
     return 1 + len(repr(message)) // 40
 
 
-_SPANS = {"messages": 30, "turns": 8, "tokens": 120, "bytes": 6000}
+_SPANS = {"messages": 14, "turns": 4, "tokens": 150, "bytes": 1200}
 _PINS: tuple[object, ...] = ((), (), (), ("todo",), ("read_file", says_pin), (says_pin,))
 
 

@@ -172,6 +172,7 @@ def plan(messages: Sequence[Message], window: Window, *, when: When = When.REST)
     needs. What is no list, or holds no message, is left as it is. Raises only what a
     `token_counter` or a `pinned` predicate of the user's raises.
     """
+    when = When(when)
     if not isinstance(messages, list) or not _holds_messages(messages):
         return Plan(messages, window, when)
     passed = _passed(messages, window, when)

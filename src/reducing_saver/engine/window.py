@@ -20,6 +20,9 @@ MEASURES: tuple[Measure, ...] = get_args(Measure)
 MESSAGES_PER_TURN = 40
 """What the cap allows a turn when the trigger is in turns."""
 
+MEDIA_TOKENS = 85
+"""The flat cost of an image, audio or file: what LangChain takes for an image."""
+
 _LARGEST = 10**12
 # To tell which of several triggers is the largest, in rough tokens.
 _ROUGH_TOKENS = {"messages": 100.0, "turns": 4_000.0, "tokens": 1.0, "bytes": 0.25}
@@ -35,7 +38,7 @@ class Mark(NamedTuple):
 MarkLike: TypeAlias = Mark | tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Window:
     """Say how much of a message list stays: `keep`, from which size on: `trigger`, at most: `cap`.
 
@@ -69,8 +72,8 @@ class Window:
     keep_latest_of: tuple[str, ...]
     token_counter: str | Counter
     media_tokens: int
-    _tokens: Sizes = field(repr=False, compare=False)
-    _bytes: Sizes = field(repr=False, compare=False)
+    _tokens: Sizes = field(compare=False)
+    _bytes: Sizes = field(compare=False)
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Window:
         pinned: Pin | Sequence[Pin] = (),
         keep_latest_of: str | Sequence[str] = (),
         token_counter: str | Counter = "approximate",
-        media_tokens: int = 85,
+        media_tokens: int = MEDIA_TOKENS,
     ) -> None:
         low = _mark("keep", keep)
         high = _triggers(trigger, low)
@@ -103,6 +106,23 @@ class Window:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        triggers = [tuple(mark) for mark in self.triggers]
+        shown: dict[str, object] = {
+            "keep": tuple(self.keep),
+            "trigger": triggers if len(triggers) > 1 else triggers[0],
+            "cap": tuple(self.cap),
+        }
+        optional = {
+            "pin_first_human": (self.pin_first_human, False),
+            "pinned": (self.pinned, ()),
+            "keep_latest_of": (self.keep_latest_of, ()),
+            "token_counter": (self.token_counter, "approximate"),
+            "media_tokens": (self.media_tokens, MEDIA_TOKENS),
+        }
+        shown |= {name: value for name, (value, default) in optional.items() if value != default}
+        return f"Window({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __reduce__(self) -> tuple[Callable[..., Window], tuple[object, ...]]:
         # Copied or sent to another process, a window counts anew.
