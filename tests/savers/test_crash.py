@@ -1,0 +1,214 @@
+"""A process is killed (`kill -9`) at a call of its saver, and another goes on with the thread.
+
+`crash_child` has the graphs, and the processes. Here each run is killed on a bare saver and on a
+wrapped one, at the same call, and must end as the bare one's uninterrupted run does, on the kept
+suffix. The suite has a few points of each graph; the sweep kills at every call of every run:
+
+    REDUCING_TEST_CAMPAIGN=1 pytest tests/savers/test_crash.py -k sweep -s
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from savers.crash_child import SCENES, WINDOW, Job, Server
+
+campaign = pytest.mark.skipif(
+    "not os.environ.get('REDUCING_TEST_CAMPAIGN')", reason="long: set REDUCING_TEST_CAMPAIGN=1"
+)
+Kill = tuple[str, str, int]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def stores(tmp_path: Path, make_database: Callable[[], str]) -> Callable[[str], str]:
+    known: dict[str, str] = {}
+
+    def store(kind: str) -> str:
+        if kind not in known:
+            known[kind] = make_database() if kind == "postgres" else str(tmp_path / "store.db")
+        return known[kind]
+
+    return store
+
+
+class Killing:
+    """Kill runs of one graph on one kind of saver, and look at how they end."""
+
+    def __init__(
+        self, server: Server, scene: str, kind: str, door: str, durability: str, store: str
+    ) -> None:
+        self.server, self.scene = server, scene
+        self.how = {"kind": kind, "door": door, "durability": durability, "store": store}
+        self.log = f"{os.environ.get('TMPDIR', '/tmp')}/crash-{uuid.uuid4().hex}.log"
+        self.counts: Counter[str] = Counter()
+        status, events = self.do("reference", wrapped=False)
+        assert status == 0, events
+        self.reference = events[-1]
+        self.calls = Counter(e["name"] for e in events if e["event"] == "ran")
+
+    def close(self) -> None:
+        os.remove(self.log)
+
+    def do(self, thread: str, **given: Any) -> tuple[int, list[dict[str, Any]]]:
+        return self.server.do(Job(self.scene, thread=thread, log=self.log, **self.how, **given))
+
+    def lives(self, thread: str, kills: list[Kill], *, wrapped: bool) -> Life | None:
+        """Kill a run, once or more often, and let the last process finish; None: it lived."""
+        events = []
+        for kill in kills:
+            status, happened = self.do(thread, wrapped=wrapped, kill=kill)
+            events += happened
+            if status == 0:
+                return None
+            assert status == -9, text(happened)
+        status, happened = self.do(thread, wrapped=wrapped)
+        assert status == 0, text(happened)
+        return Life(events, happened)
+
+    def check(self, *kills: Kill) -> bool:
+        """Return False where no call of the run is the last of these."""
+        name = uuid.uuid4().hex
+        kept = self.lives(f"kept {name}", [*kills], wrapped=True)
+        bare = self.lives(f"bare {name}", [*kills], wrapped=False)
+        if kept is None or bare is None:
+            return False
+        self.counts["points"] += 1
+        for life in (bare, kept):
+            self.is_sound(life)
+        assert bare.end["messages"] == self.reference["messages"]
+        assert bare.end["others"] == kept.end["others"] == self.reference["others"]
+        is_kept_suffix(kept.end["messages"], self.reference["messages"])
+        for namespace, ids in kept.end["stored"]:
+            assert len(ids) <= WINDOW.cap.value, (namespace, ids)
+        if bare.left["place"] == kept.left["place"]:
+            # Where threads do not race, both were killed in the same state.
+            self.counts["compared"] += 1
+            assert bare.after("ran") == kept.after("ran")
+        return True
+
+    def is_sound(self, life: Life) -> None:
+        for event in (*life.before, *life.events):
+            assert not event.get("refused"), event
+        finished = set(life.left["done"])
+        again = [e for e in life.events if e["event"] == "ran" and e["task"] in finished]
+        assert not again, f"finished and ran again: {again}"
+        self.counts["finished tasks"] += len(finished)
+
+
+class Life(NamedTuple):
+    """Hold what happened before the last kill, and in the process that went on."""
+
+    before: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+
+    @property
+    def left(self) -> dict[str, Any]:
+        return self.events[0]
+
+    @property
+    def end(self) -> dict[str, Any]:
+        return self.events[-1]
+
+    def after(self, event: str) -> list[str]:
+        return sorted(e["name"] for e in self.events if e["event"] == event)
+
+
+def text(events: list[dict[str, Any]]) -> str:
+    return "\n".join(e.get("text") or str(e) for e in events)
+
+
+def is_kept_suffix(kept: list[Any], whole: list[Any]) -> None:
+    """Assert that a list is what a window may leave of another.
+
+    That is the newest turns, each its human message and the newest of the rest of it.
+    """
+    assert kept[-1] == whole[-1]
+    assert kept == [message for message in whole if message in kept]
+    left = turns(kept)
+    assert [*left] == [*turns(whole)][-len(left) :]
+    for label, messages in left.items():
+        human, *rest = turns(whole)[label]
+        assert messages[0] == human
+        assert messages[1:] == rest[len(rest) - len(messages) + 1 :]
+
+
+def turns(messages: list[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for message in messages:
+        found.setdefault(message[0][1], []).append(message)
+    return found
+
+
+HOWS = [*itertools.product(("sqlite", "postgres"), ("sync", "async"))]
+
+POINTS: list[tuple[str, str, str, str, Kill]] = [
+    ("agent", "sqlite", "sync", "sync", ("put", "before", 17)),
+    ("agent", "sqlite", "async", "async", ("put_writes", "after", 14)),
+    ("agent", "postgres", "sync", "async", ("put", "after", 16)),
+    ("agent", "postgres", "async", "exit", ("put", "before", 3)),
+    ("edits", "sqlite", "sync", "sync", ("put", "before", 18)),
+    ("edits", "sqlite", "async", "sync", ("put", "before", 16)),
+    ("edits", "postgres", "sync", "sync", ("put", "before", 18)),
+    ("asking", "sqlite", "sync", "sync", ("put_writes", "after", 19)),
+    ("asking", "postgres", "async", "sync", ("put", "after", 15)),
+    ("nested", "sqlite", "sync", "sync", ("put", "before", 11)),
+    ("nested", "postgres", "async", "async", ("put", "after", 28)),
+    ("nested_with_memory", "sqlite", "async", "sync", ("put_writes", "before", 26)),
+]
+
+
+@pytest.mark.parametrize(("scene", "kind", "door", "durability", "kill"), POINTS)
+def test_killed_and_gone_on(
+    server: Server,
+    stores: Callable[[str], str],
+    scene: str,
+    kind: str,
+    door: str,
+    durability: str,
+    kill: Kill,
+) -> None:
+    killing = Killing(server, scene, kind, door, durability, stores(kind))
+    assert killing.check(kill), "no such call: the run ended before"
+    killing.close()
+
+
+@campaign
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize(("kind", "door"), HOWS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_sweep(
+    server: Server,
+    stores: Callable[[str], str],
+    scene: str,
+    kind: str,
+    door: str,
+    durability: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Kill at every call."""
+    killing = Killing(server, scene, kind, door, durability, stores(kind))
+    failed: list[str] = []
+    for method, side in itertools.product(("put", "put_writes"), ("before", "after")):
+        for number in itertools.count(1):
+            try:
+                if not killing.check((method, side, number)):
+                    break
+            except AssertionError as error:
+                failed.append(f"{method} {side} {number}: {error}")
+    print(scene, kind, door, durability, dict(killing.counts), len(failed))  # noqa: T201
+    killing.close()
+    assert not failed, "\n\n".join(failed)
