@@ -1,0 +1,181 @@
+"""Describe what one eviction removed, so that it can be archived, told and read back in order.
+
+Segments form a chain: each names the one before it in its line of checkpoints, and every checkpoint
+names the newest of its line. A fork so has its own true past, and a segment that no stored
+checkpoint names was never evicted. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.messages import BaseMessage
+
+from .engine.messages import Message, field, identifier, role
+
+Why: TypeAlias = Literal["window", "removed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Hold the keys of messages that stood together, and the identities of their neighbours."""
+
+    keys: tuple[str, ...]
+    after: str | None
+    before: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Hold what one eviction removed from one channel; `why` is `"window"` or `"removed"`.
+
+    `previous` is the id of the segment before in the line, `checkpoint` the id of the checkpoint
+    that evicted it, `memory_namespace` where long-term memory of it belongs.
+    """
+
+    id: str
+    previous: str | None
+    thread: str
+    namespace: str
+    channel: str
+    checkpoint: str
+    why: Why
+    memory_namespace: tuple[str, ...]
+    spans: tuple[Span, ...]
+    summary: str | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of all messages, in order."""
+        return tuple(key for span in self.spans for key in span.keys)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Segment:
+        """Return the segment that `as_dict` wrote."""
+        spans = tuple(Span(tuple(s["keys"]), s["after"], s["before"]) for s in data["spans"])
+        memory = tuple(data["memory_namespace"])
+        return cls(**{**data, "spans": spans, "memory_namespace": memory})
+
+
+def identity(message: Message) -> str:
+    """Return what a message is known by: its id, or a digest of what it says."""
+    own = identifier(message)
+    return _digest("id", own) if own else _digest("said", _said(message))
+
+
+def entry_key(message: Message, previous: str | None, place: int) -> str:
+    """Return the key of an archived message: its identity, and a digest of its content.
+
+    An edited message has another key. One without an id is told from its equals by where it was
+    evicted, which is the same for whoever evicts it again from the same list.
+    """
+    who = identity(message)
+    if not identifier(message):
+        who = _digest(who, previous or "", str(place))
+    return f"{who}.{_digest('content', _said(message))}"
+
+
+def cut_spans(
+    messages: Sequence[Message], gone: Sequence[Message], previous: str | None
+) -> tuple[Span, ...]:
+    """Return what leaves a list, in runs of neighbours."""
+    leaving = {id(message) for message in gone}
+    found: list[Span] = []
+    run: list[str] = []
+    after: str | None = None
+    for place, message in enumerate(messages):
+        if id(message) in leaving:
+            run.append(entry_key(message, previous, place))
+            continue
+        if run:
+            found.append(Span(tuple(run), after, identity(message)))
+            run = []
+        after = identity(message) if leaving else None
+    if run:
+        found.append(Span(tuple(run), after, None))
+    return tuple(found)
+
+
+def segment_id(previous: str | None, channel: str, spans: Sequence[Span]) -> str:
+    """Return an id that the same eviction from the same line has again."""
+    return _digest(previous or "", channel, *(key for span in spans for key in span.keys))
+
+
+def in_order(segments: Sequence[Segment], state: Sequence[Message]) -> list[str | int]:
+    """Put archived messages back where they stood, around those in the state.
+
+    `segments` are a chain, newest first. Returns keys of archived messages, and indices of the
+    state. Linear in all of them.
+    """
+    chain = _Chain()
+    for index, message in enumerate(state):
+        chain.append(index, identity(message))
+    for segment in segments:
+        for span in segment.spans:
+            chain.insert(span)
+    return list(chain)
+
+
+class _Node:
+    __slots__ = ("item", "next", "prior")
+
+    def __init__(self, item: str | int) -> None:
+        self.item = item
+        self.next: _Node = self
+        self.prior: _Node = self
+
+
+class _Chain:
+    """Hold a list in which a place is found by the identity that stands there."""
+
+    def __init__(self) -> None:
+        self._ends = _Node(-1)
+        self._places: dict[str, _Node] = {}
+
+    def append(self, item: str | int, who: str) -> None:
+        self._put(item, who, before=self._ends)
+
+    def insert(self, span: Span) -> None:
+        place = self._places.get(span.before or "")
+        if place is None and span.after in self._places:
+            place = self._places[span.after].next
+        if place is None:
+            place = self._ends.next
+        for key in span.keys:
+            who = key.partition(".")[0]
+            if who not in self._places:
+                self._put(key, who, before=place)
+
+    def _put(self, item: str | int, who: str, *, before: _Node) -> None:
+        node = _Node(item)
+        node.prior, node.next = before.prior, before
+        before.prior.next = before.prior = node
+        self._places.setdefault(who, node)
+
+    def __iter__(self) -> Iterator[str | int]:
+        node = self._ends.next
+        while node is not self._ends:
+            yield node.item
+            node = node.next
+
+
+def _said(message: Message) -> str:
+    fields = message.model_dump() if isinstance(message, BaseMessage) else message
+    if not isinstance(fields, dict):
+        names = ("content", "name", "tool_calls", "tool_call_id")
+        fields = {name: field(message, name) for name in names}
+    spoken = {name: value for name, value in fields.items() if name != "id"}
+    return json.dumps([role(message), spoken], sort_keys=True, default=repr)
+
+
+def _digest(*parts: str) -> str:
+    text = "\x00".join(parts).encode(errors="surrogatepass")
+    return blake2b(text, digest_size=12).hexdigest()
