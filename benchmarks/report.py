@@ -32,7 +32,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[Cell, ...]]
+    rows: Sequence[tuple[Cell, ...]]
     notes: tuple[str, ...] = ()
 
 
