@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ._record import Record, digest
+from ._record import Record, digest, names
 from .engine.messages import Message, identifier
 
 MOST_THREADS = 1_024
@@ -74,9 +74,14 @@ class Evicted:
         left = [message for message in messages if message not in self]
         return messages if len(left) == len(messages) else left
 
-    def plus(self, messages: Iterable[Message]) -> Evicted:
-        """Return these and more."""
-        added = {(identifier(m) or id(m)): None if identifier(m) else m for m in messages}
+    def plus(self, messages: Iterable[Message], *, with_calls: bool = False) -> Evicted:
+        """Return these and more; also the calls they make, for pending writes that answer them."""
+        added: dict[str | int, Message | None] = {}
+        for message in messages:
+            own = identifier(message)
+            added[own or id(message)] = None if own else message
+            if with_calls:
+                added.update(dict.fromkeys(names(message)))
         with _growing:
             if len(self._log) != self._count or self._count > MOST_NAMES:
                 return Evicted(self._held(newest=MOST_NAMES // 2) | added, self.digests)

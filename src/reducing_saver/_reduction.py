@@ -191,7 +191,8 @@ def _readmit(line: Evicted, messages: list[Message], kept: Iterable[Message]) ->
 def _extend(line: Evicted, decided: Plan) -> Evicted:
     # An id may stand in a list twice: what is also kept is not gone.
     kept = {identifier(message) for message in decided.staying} - {None}
-    return line.plus(m for m in decided.leaving if identifier(m) not in kept)
+    gone = (m for m in decided.leaving if identifier(m) not in kept)
+    return line.plus(gone, with_calls=decided.when is not When.REST)
 
 
 def _record(offer: Offer, when: When, plans: Mapping[str, Plan]) -> Record | None:
