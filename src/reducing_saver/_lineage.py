@@ -118,6 +118,8 @@ class Trace:
     - `evicted` by channel.
     - `recorded`: the id of the run's newest checkpoint that carries a record of evictions.
     - `unread`: the id of such a checkpoint that another process stored and nobody has read yet.
+    - `segments`: the ids of the newest archived segments of the line, by channel.
+    - `held`: the ids of the messages stored in it, by channel, to see what a graph removes.
     - `interrupts_seen` tells a resumed run from one that goes on; `resumed` means that the run was
       resumed and no list has been stored since.
     """
@@ -125,12 +127,14 @@ class Trace:
     evicted: Mapping[str, Evicted] = field(default_factory=dict)
     recorded: str | None = None
     unread: str | None = None
+    segments: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     interrupts_seen: int = 0
     resumed: bool = False
 
     def weight(self) -> int:
         """Count the names held."""
-        return sum(map(len, self.evicted.values()))
+        return sum(map(len, (*self.evicted.values(), *self.held.values())))
 
     def reading(self, record: Record) -> Trace:
         """Return this trace with what a record says, and what is to be read next."""

@@ -24,11 +24,16 @@ KEY = "reducing_saver"
 class Record:
     """Hold digests of what one checkpoint evicted, by channel, and where the run's last record is.
 
-    `before` is the id of an earlier checkpoint of the same thread and namespace.
+    `before` is the id of an earlier checkpoint of the same thread and namespace. `segments` are
+    the ids of the newest archived segments of the checkpoint's line, by channel.
     """
 
     evicted: Mapping[str, frozenset[str]] = field(default_factory=dict)
     before: str | None = None
+    segments: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.evicted or self.before or self.segments)
 
     def written(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
         """Return the metadata with this record in it."""
@@ -37,6 +42,8 @@ class Record:
             held["evicted"] = {name: sorted(digests) for name, digests in self.evicted.items()}
         if self.before:
             held["before"] = self.before
+        if self.segments:
+            held["segments"] = dict(self.segments)
         return cast(CheckpointMetadata, {**metadata, KEY: held})
 
     @classmethod
@@ -46,7 +53,8 @@ class Record:
         if not isinstance(held, Mapping):
             return cls()
         evicted = held.get("evicted") or {}
-        return cls({name: frozenset(names) for name, names in evicted.items()}, held.get("before"))
+        digests = {name: frozenset(names) for name, names in evicted.items()}
+        return cls(digests, held.get("before"), held.get("segments") or {})
 
 
 def digest(name: str) -> str:

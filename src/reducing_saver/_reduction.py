@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from ._copies import bound_checkpoint
 from ._delta import snapshot
 from ._lineage import NOTHING, Evicted, Trace
 from ._record import Record, digests
+from ._segment import Segment, Why, cut_spans, segment_id
 from ._stats import ChannelStats
 from .engine import Plan, When, Window, apply, plan, reduce_messages, split
 from .engine.messages import Message, identifier
@@ -25,6 +26,8 @@ class Setting:
     window: Window
     places: Mapping[str, Place]
     copies: tuple[Place, ...] = ()
+    archives: bool = False
+    archives_removed: bool = False
 
     def keys(self) -> set[str]:
         """Return the names under which a sent state holds a list."""
@@ -49,7 +52,8 @@ class Offer:
     """Hold what `put` was given, and what is known of the parent checkpoint.
 
     `folded` are the lists of delta channels, which a checkpoint does not carry; `readmitted` is
-    what the writes that made this checkpoint keep on purpose.
+    what the writes that made this checkpoint keep on purpose; `stored_before` are lists of the
+    parent that hold messages the graph has removed since.
     """
 
     checkpoint: Checkpoint
@@ -60,6 +64,9 @@ class Offer:
     next_version: Callable[[Any, None], Any]
     folded: Mapping[str, list[Message]] = field(default_factory=dict)
     readmitted: Mapping[str, list[Message]] = field(default_factory=dict)
+    stored_before: Mapping[str, list[Message]] = field(default_factory=dict)
+    thread: str = ""
+    memory_namespace: tuple[str, ...] = ()
 
     def when(self) -> When:
         """Tell at which point of a run this checkpoint is.
@@ -85,8 +92,65 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed:
+    """Hold what the graph itself removed, and the stored list it was removed from."""
+
+    gone: tuple[Message, ...]
+    stored: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Hold a segment and its messages, in order, on their way to the archive."""
+
+    segment: Segment
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Hold what is to be done with one list: what was offered, what had left before, the plan.
+
+    `version` is the one the list is moved to where nobody wrote it; `unmoved` that none could be
+    made.
+    """
+
+    name: str
+    place: Place
+    offered: list[Message]
+    left: list[Message]
+    line: Evicted
+    plan: Plan | None = None
+    version: str | int | float | None = None
+    unmoved: bool = False
+    removed: Removed | None = None
+
+    @property
+    def evicts(self) -> bool:
+        """Tell whether anything leaves by the window."""
+        return self.plan is not None and self.plan.changes
+
+    def held_back(self) -> Step:
+        """Return this step with nothing evicted."""
+        return replace(self, plan=None, version=None, removed=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Hold what a put would do."""
+
+    offer: Offer
+    when: When
+    steps: tuple[Step, ...]
+
+    def held_back(self) -> Proposal:
+        """Return a proposal that evicts nothing."""
+        return replace(self, steps=tuple(step.held_back() for step in self.steps))
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
-    """Hold what to store, what to remember of it, and what was done, by channel."""
+    """Hold what to store, what to remember of it, what was done by channel, and what left."""
 
     checkpoint: Checkpoint
     metadata: CheckpointMetadata
@@ -94,6 +158,7 @@ class Reduction:
     trace: Trace | None = None
     done: Mapping[str, ChannelStats] = field(default_factory=dict)
     plans: Mapping[str, Plan] = field(default_factory=dict)
+    leaves: tuple[Leave, ...] = ()
 
     def as_shadow(self, untouched: Reduction) -> Reduction:
         """Return this decision with everything stored as it was offered."""
@@ -101,44 +166,50 @@ class Reduction:
             name: replace(s, evicted=0, would_evict=s.evicted, repeated=0, stored=s.offered)
             for name, s in self.done.items()
         }
-        return replace(untouched, trace=self.trace, done=done, plans=self.plans)
+        trace = self.trace and replace(self.trace, segments={})
+        return replace(untouched, trace=trace, done=done, plans=self.plans)
 
 
-def reduce_checkpoint(offer: Offer, setting: Setting) -> Reduction:
-    """Reduce every message list of a checkpoint. Pure: nothing that was offered is changed."""
+def propose(offer: Offer, setting: Setting) -> Proposal:
+    """Decide what a put does with every list of a checkpoint. Pure."""
     when = offer.when()
-    result = Reduction(offer.checkpoint, offer.metadata, offer.new_versions)
-    evicted = dict(offer.parent.evicted)
-    done: dict[str, ChannelStats] = {}
-    plans: dict[str, Plan] = {}
+    steps = []
     for name, place in setting.places.items():
         messages = _offered(offer, name, place)
         if messages is None:
             continue
-        line = _readmit(evicted.get(name, NOTHING), messages, offer.readmitted.get(name, ()))
-        step = _reduce_list(offer, place, line.without(messages), setting.window, when)
-        result = _stored(result, place, messages, step, delta=name in offer.folded)
-        if step.plan and step.plan.changes:
-            plans[name] = step.plan
-            line = _extend(line, step.plan)
-        evicted[name] = line
-        done[name] = _count(messages, step)
+        line = offer.parent.evicted.get(name, NOTHING)
+        line = _readmit(line, messages, offer.readmitted.get(name, ()))
+        removed = _removed(offer.stored_before.get(name, []), messages)
+        step = Step(name, place, messages, line.without(messages), line, removed=removed)
+        steps.append(_planned(offer, step, setting.window, when))
+    return Proposal(offer, when, tuple(steps))
+
+
+def settle(proposal: Proposal, setting: Setting) -> Reduction:
+    """Return what a put stores. Pure: nothing that was offered is changed."""
+    offer, when = proposal.offer, proposal.when
+    result = Reduction(offer.checkpoint, offer.metadata, offer.new_versions)
+    evicted = dict(offer.parent.evicted)
+    segments = dict(offer.parent.segments)
+    leaves: list[Leave] = []
+    for step in proposal.steps:
+        result = _stored(result, step, delta=step.name in offer.folded)
+        evicted[step.name] = _extend(step)
+        if setting.archives:
+            leaves += _leaves(offer, step, segments)
     bound = setting.bound(evicted.values())
     checkpoint = bound_checkpoint(result.checkpoint, setting.copies, setting.keys(), bound)
-    record = _record(offer, when, plans)
-    metadata = record.written(result.metadata) if record else result.metadata
-    trace = _trace(offer, setting, evicted, record)
+    record = _record(offer, when, proposal.steps, segments)
     return replace(
-        result, checkpoint=checkpoint, metadata=metadata, trace=trace, done=done, plans=plans
+        result,
+        checkpoint=checkpoint,
+        metadata=record.written(result.metadata) if record else result.metadata,
+        trace=_trace(offer, setting, evicted, record, proposal.steps),
+        done={step.name: _count(step) for step in proposal.steps},
+        plans={s.name: s.plan for s in proposal.steps if s.plan and s.plan.changes},
+        leaves=tuple(leaves),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    messages: list[Message]
-    plan: Plan | None = None
-    version: str | int | float | None = None
-    unmoved: bool = False
 
 
 def _offered(offer: Offer, name: str, place: Place) -> list[Message] | None:
@@ -148,34 +219,41 @@ def _offered(offer: Offer, name: str, place: Place) -> list[Message] | None:
     return value if isinstance(value, list) else None
 
 
-def _reduce_list(
-    offer: Offer, place: Place, messages: list[Message], window: Window, when: When
-) -> _Step:
-    moved = place.channel in offer.new_versions
+def _removed(stored: list[Message], messages: list[Message]) -> Removed | None:
+    here = ids(messages)
+    gone = tuple(m for m in stored if (own := identifier(m)) and own not in here)
+    return Removed(gone, stored) if gone else None
+
+
+def _planned(offer: Offer, step: Step, window: Window, when: When) -> Step:
+    channel = step.place.channel
+    moved = channel in offer.new_versions
     if not moved and when is not When.REST:
         # Postgres stores nothing here, SQLite the whole state: both must hold the parent's list.
-        return _Step(messages)
-    decided = plan(messages, window, when=when)
+        return step
+    decided = plan(step.left, window, when=when)
     if not decided.changes or moved:
-        return _Step(apply(decided), decided)
-    old = offer.checkpoint["channel_versions"].get(place.channel)
-    version = successor(old, offer.next_version)
+        return replace(step, plan=decided)
+    version = successor(offer.checkpoint["channel_versions"].get(channel), offer.next_version)
     if version is None:
-        return _Step(messages, unmoved=True)
-    return _Step(apply(decided), decided, version)
+        return replace(step, unmoved=True)
+    return replace(step, plan=decided, version=version)
 
 
-def _stored(
-    result: Reduction, place: Place, offered: list[Message], step: _Step, *, delta: bool
-) -> Reduction:
+def _staying(step: Step) -> list[Message]:
+    return apply(step.plan) if step.plan else step.left
+
+
+def _stored(result: Reduction, step: Step, *, delta: bool) -> Reduction:
     checkpoint, metadata, new_versions = result.checkpoint, result.metadata, result.new_versions
+    channel, messages = step.place.channel, _staying(step)
     if delta:
-        if step.plan and step.plan.changes:
-            checkpoint, metadata = snapshot(checkpoint, metadata, place.channel, step.messages)
-    elif step.messages is not offered:
-        checkpoint = write(checkpoint, place, step.messages)
+        if step.evicts:
+            checkpoint, metadata = snapshot(checkpoint, metadata, channel, messages)
+    elif messages is not step.offered:
+        checkpoint = write(checkpoint, step.place, messages)
     if step.version is not None:
-        checkpoint, new_versions = move(checkpoint, new_versions, place.channel, step.version)
+        checkpoint, new_versions = move(checkpoint, new_versions, channel, step.version)
     return replace(result, checkpoint=checkpoint, metadata=metadata, new_versions=new_versions)
 
 
@@ -188,46 +266,96 @@ def _readmit(line: Evicted, messages: list[Message], kept: Iterable[Message]) ->
     return line.minus(again) if again else line
 
 
-def _extend(line: Evicted, decided: Plan) -> Evicted:
+def _extend(step: Step) -> Evicted:
+    if step.plan is None or not step.plan.changes:
+        return step.line
     # An id may stand in a list twice: what is also kept is not gone.
-    kept = {identifier(message) for message in decided.staying} - {None}
-    gone = (m for m in decided.leaving if identifier(m) not in kept)
-    return line.plus(gone, with_calls=decided.when is not When.REST)
+    kept = {identifier(message) for message in step.plan.staying} - {None}
+    gone = (m for m in step.plan.leaving if identifier(m) not in kept)
+    return step.line.plus(gone, with_calls=step.plan.when is not When.REST)
 
 
-def _record(offer: Offer, when: When, plans: Mapping[str, Plan]) -> Record | None:
-    """Return what the checkpoint must carry for pending writes; at rest there are none."""
+def _leaves(offer: Offer, step: Step, segments: dict[str, str]) -> Iterator[Leave]:
+    """Yield what goes into the archive, and name it the newest of its line."""
+    if step.removed:
+        yield _leave(offer, step, segments, "removed", step.removed.stored, step.removed.gone)
+    if step.plan and step.plan.changes:
+        yield _leave(offer, step, segments, "window", step.left, step.plan.leaving)
+
+
+def _leave(
+    offer: Offer,
+    step: Step,
+    segments: dict[str, str],
+    why: Why,
+    messages: Sequence[Message],
+    gone: Sequence[Message],
+) -> Leave:
+    previous = segments.get(step.name)
+    spans = cut_spans(messages, gone, previous)
+    segment = Segment(
+        segment_id(previous, step.name, spans),
+        previous,
+        thread=offer.thread,
+        namespace=offer.namespace,
+        channel=step.name,
+        checkpoint=offer.checkpoint["id"],
+        why=why,
+        memory_namespace=offer.memory_namespace,
+        spans=spans,
+    )
+    segments[step.name] = segment.id
+    return Leave(segment, tuple(gone))
+
+
+def _record(
+    offer: Offer, when: When, steps: Sequence[Step], segments: Mapping[str, str]
+) -> Record:
+    """Return what the checkpoint carries: for pending writes, of which at rest there are none."""
     if when is When.REST:
-        return None
-    evicted = {name: digests(p.leaving, p.staying) for name, p in plans.items()}
-    before = offer.parent.recorded
-    return Record(evicted, before) if evicted or before else None
+        return Record(segments=segments)
+    evicted = {
+        step.name: digests(step.plan.leaving, step.plan.staying)
+        for step in steps
+        if step.plan and step.plan.changes
+    }
+    return Record(evicted, offer.parent.recorded, segments)
 
 
 def _trace(
-    offer: Offer, setting: Setting, evicted: Mapping[str, Evicted], record: Record | None
+    offer: Offer,
+    setting: Setting,
+    evicted: Mapping[str, Evicted],
+    record: Record,
+    steps: Sequence[Step],
 ) -> Trace:
-    recorded = None
-    if record is not None:
-        recorded = offer.checkpoint["id"] if record.evicted else record.before
     stores_a_list = any(p.channel in offer.new_versions for p in setting.places.values())
+    held = {step.name: ids(_staying(step)) for step in steps} if setting.archives_removed else {}
     return Trace(
         evicted,
-        recorded=recorded,
+        recorded=offer.checkpoint["id"] if record.evicted else record.before,
+        segments=record.segments,
+        held=held,
         interrupts_seen=interrupts_seen(offer.checkpoint),
         resumed=offer.resumed() and not stores_a_list,
     )
 
 
-def _count(messages: list[Message], step: _Step) -> ChannelStats:
+def ids(messages: Iterable[Message]) -> frozenset[str]:
+    """Return the ids of messages that have one."""
+    return frozenset(own for message in messages if (own := identifier(message)))
+
+
+def _count(step: Step) -> ChannelStats:
     gone = len(step.plan.leaving) if step.plan else 0
     return ChannelStats(
         puts=1,
         reductions=int(gone > 0),
         evicted=gone,
-        repeated=len(messages) - len(step.messages) - gone,
-        offered=len(messages),
-        stored=len(step.messages),
+        removed=len(step.removed.gone) if step.removed else 0,
+        repeated=len(step.offered) - len(step.left),
+        offered=len(step.offered),
+        stored=len(step.left) - gone,
         stuck=int(step.plan.stuck) if step.plan else 0,
         unmoved=int(step.unmoved),
     )

@@ -14,6 +14,7 @@ class ChannelStats:
     - `puts`: checkpoints that carried messages in this channel.
     - `reductions`: puts in which a window let something leave.
     - `evicted`: messages that left; `would_evict`: the same with `shadow=True`, where all stay.
+    - `removed`: messages that the graph itself removed and the archive took.
     - `repeated`: messages offered again that had left before.
     - `offered`, `stored`: messages in the lists that were given and stored.
     - `stuck`: puts in which the current turn or pins alone were larger than a mark.
@@ -25,6 +26,7 @@ class ChannelStats:
     reductions: int = 0
     evicted: int = 0
     would_evict: int = 0
+    removed: int = 0
     repeated: int = 0
     offered: int = 0
     stored: int = 0

@@ -1,0 +1,200 @@
+"""Tell long-term memory what left: the event, and hooks that run now or in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import queue
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ._errors import ConfigurationError
+from ._segment import Why
+
+if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Hold what left a thread, for a hook.
+
+    Delivery is at least once across crashes; `segment` is the key that makes it exactly once.
+    `memory_namespace` says whose long-term memory this is. `edited` are positions in `messages` of
+    what was told before with another content.
+    """
+
+    thread: str
+    namespace: str
+    channel: str
+    checkpoint: str
+    segment: str
+    memory_namespace: tuple[str, ...]
+    messages: tuple[Any, ...]
+    why: Why
+    summary: str | None = None
+    edited: tuple[int, ...] = ()
+
+
+Hook: TypeAlias = Callable[[Eviction], Any] | Callable[[Eviction], Awaitable[Any]]
+
+
+def tell(hook: Hook, eviction: Eviction) -> None:
+    """Call a hook from a thread and wait; an async hook runs on a loop of its own."""
+    result = hook(eviction)
+    if inspect.isawaitable(result):
+        _on_own_loop(result)
+
+
+async def atell(hook: Hook, eviction: Eviction) -> None:
+    """Call a hook from a loop; a sync hook runs in a thread, so that the loop goes on."""
+    if _is_async(hook):
+        await hook(eviction)
+    else:
+        await asyncio.to_thread(tell, hook, eviction)
+
+
+def _is_async(hook: Hook) -> bool:
+    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(
+        getattr(hook, "__call__", None)  # noqa: B004
+    )
+
+
+def _on_own_loop(awaitable: Awaitable[Any]) -> None:
+    done: Future[None] = Future()
+
+    async def wait() -> None:
+        await awaitable
+
+    def run() -> None:
+        try:
+            asyncio.run(wait())
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    done.result()
+
+
+class Background:
+    """Run a hook in worker threads, so that a put never waits for it.
+
+    - `workers`: how many threads.
+    - `max_pending`: how many evictions wait at most. What does not fit is not told now; it stays
+      undelivered in the archive and is told later.
+
+    An eviction is acknowledged after its hook has returned. Waits for what is pending at
+    `close()` and when the program ends. Safe to use from threads and loops.
+    """
+
+    def __init__(self, hook: Hook, *, workers: int = 2, max_pending: int = 1000) -> None:
+        if not callable(hook):
+            raise ConfigurationError("hook", hook, "a function of an Eviction")
+        for name, value in (("workers", workers), ("max_pending", max_pending)):
+            if type(value) is not int or value < 1:
+                raise ConfigurationError(name, value, "a whole number from 1")
+        self.hook = hook
+        self.workers = workers
+        self._queue: queue.Queue[tuple[Eviction, Callable[[BaseException | None], None]] | None]
+        self._queue = queue.Queue(max_pending)
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        _open.add(self)
+
+    def __call__(self, eviction: Eviction) -> None:
+        """Run the hook now, as a plain hook."""
+        tell(self.hook, eviction)
+
+    def submit(self, eviction: Eviction, done: Callable[[BaseException | None], None]) -> bool:
+        """Run the hook later and call `done` with its error or None; False where it is full."""
+        with self._lock:
+            if self._closed:
+                return False
+            if len(self._threads) < self.workers:
+                thread = threading.Thread(target=self._work, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        try:
+            self._queue.put_nowait((eviction, done))
+        except queue.Full:
+            return False
+        return True
+
+    def drain(self) -> None:
+        """Wait until nothing is pending."""
+        self._queue.join()
+
+    def close(self) -> None:
+        """Wait for what is pending, and stop."""
+        with self._lock:
+            self._closed = True
+            threads, self._threads = self._threads, []
+        self._queue.join()
+        for _ in threads:
+            self._queue.put(None)
+        for thread in threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            eviction, done = job
+            try:
+                tell(self.hook, eviction)
+                done(None)
+            except Exception as error:
+                done(error)
+            finally:
+                self._queue.task_done()
+        self._queue.task_done()
+
+
+_open: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for background in list(_open):
+        background.close()
+
+
+def messages_hook(hook: Callable[[list[Any], tuple[str, ...]], Any]) -> Hook:
+    """Adapt a hook of the older form `(messages, namespace)`."""
+    if inspect.iscoroutinefunction(hook):
+
+        async def adapted(eviction: Eviction) -> None:
+            await hook(list(eviction.messages), eviction.memory_namespace)
+
+        return adapted
+    return lambda eviction: hook(list(eviction.messages), eviction.memory_namespace)
+
+
+class RememberFacts:
+    """Write facts about what left into a LangGraph store, under the eviction's memory namespace.
+
+    `extract` gets the messages and returns texts or dicts, or an awaitable of them. Writing the
+    same segment again overwrites, so each fact is there once.
+    """
+
+    def __init__(
+        self, store: BaseStore, extract: Callable[[Sequence[Any]], Any], *, label: str = "facts"
+    ) -> None:
+        self.store = store
+        self.extract = extract
+        self.label = label
+
+    async def __call__(self, eviction: Eviction) -> None:
+        """Extract and write facts."""
+        found = self.extract(eviction.messages)
+        facts = await found if inspect.isawaitable(found) else found
+        namespace = (*eviction.memory_namespace, self.label)
+        for number, fact in enumerate(facts or ()):
+            value = dict(fact) if isinstance(fact, dict) else {"text": str(fact)}
+            await self.store.aput(namespace, f"{eviction.segment}-{number}", value)
