@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from ._channel import Place, read
 from ._record import names, referred
-from .engine.messages import Message, field
+from .engine.messages import Message, field, identifier
 
 _REMOVE_ALL = "__remove_all__"
 _OVERWRITE = "__overwrite__"
@@ -25,19 +25,30 @@ IsEvicted = Callable[[str], bool]
 def clean(
     found: CheckpointTuple, places: Mapping[str, Place], evicted: Mapping[str, IsEvicted]
 ) -> CheckpointTuple:
-    """Return the tuple without what its pending writes say of evicted messages."""
+    """Return the tuple without what its pending writes say of evicted messages.
+
+    A removal of what neither the list nor another pending write holds goes as well: it makes the
+    thread unreadable (`add_messages` raises), and what was evicted at rest is not recorded.
+    """
     channels = {place.channel: name for name, place in places.items() if place.key is None}
-    known = {
-        channel: _known(read(found.checkpoint, places[name]))
-        for channel, name in channels.items()
-        if name in evicted
+    held = {channel: _known(read(found.checkpoint, Place(channel))) for channel in channels}
+    writes = found.pending_writes or ()
+    coming = {
+        name
+        for _, channel, value in writes
+        if channel in channels
+        for item in _items(value)
+        if not _removes(item)
+        for name in names(item)
     }
-    pending = [
-        (task, channel, _cleaned(value, evicted[channels[channel]], known[channel]))
-        if channel in known
-        else (task, channel, value)
-        for task, channel, value in found.pending_writes or ()
-    ]
+
+    def cleaned(channel: str, value: Any) -> Any:
+        if channel not in channels or _replacement(value)[0]:
+            return value
+        is_evicted = evicted.get(channels[channel], _nothing)
+        return _cleaned(value, is_evicted, held[channel], coming)
+
+    pending = [(task, channel, cleaned(channel, value)) for task, channel, value in writes]
     return found._replace(pending_writes=pending)
 
 
@@ -66,20 +77,26 @@ def readmitted(writes: Sequence[tuple[str, Any]], channel: str) -> list[Message]
     return found
 
 
-def _cleaned(value: Any, is_evicted: IsEvicted, known: set[str]) -> Any:
-    if _replacement(value)[0]:
-        return value
-    fresh = known | {name for item in _items(value) for name in names(item) if name not in known}
-
+def _cleaned(value: Any, is_evicted: IsEvicted, held: set[str], coming: set[str]) -> Any:
     def stays(item: Message) -> bool:
-        own = field(item, "id")
-        gone = isinstance(own, str) and own not in known and is_evicted(own)
-        return not gone and not any(is_evicted(n) for n in referred(item) if n not in fresh)
+        own = identifier(item)
+        if own and own not in held and (is_evicted(own) or (_removes(item) and own not in coming)):
+            return False
+        answered = [name for name in referred(item) if name != own]
+        return not any(is_evicted(n) for n in answered if n not in held and n not in coming)
 
     if isinstance(value, list):
         kept = [item for item in value if stays(item)]
         return value if len(kept) == len(value) else kept
     return value if stays(value) else []
+
+
+def _removes(item: Message) -> bool:
+    return field(item, "type") == "remove"
+
+
+def _nothing(name: str) -> bool:
+    return False
 
 
 def _known(messages: object) -> set[str]:

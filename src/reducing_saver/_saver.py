@@ -366,7 +366,7 @@ class ReducingSaver(ForwardingSaver):
 
     def _cleaned(self, found: CheckpointTuple, trace: Trace) -> CheckpointTuple:
         lines = {name: line.has for name, line in trace.evicted.items() if len(line)}
-        return clean(found, self._setting.places, lines) if lines else found
+        return clean(found, self._setting.places, lines)
 
     def _failed(self, config: RunnableConfig, offered: Reduction, error: Exception) -> Reduction:
         self._report_failure(config, error)
