@@ -6,9 +6,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, SearchOp
+from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp
 
 from ._segment import Segment
 
@@ -44,8 +44,14 @@ class Archive(Protocol):
 
     index_text: bool
 
-    def write(self, segment: Segment, entries: Sequence[Entry]) -> None:
-        """Store a segment and its messages; return when they are safe."""
+    def write(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None:
+        """Store a segment and its messages; return when they are safe.
+
+        With `tell` the segment waits until hooks have acknowledged it.
+        """
+
+    def waiting(self) -> list[str]:
+        """Return the threads that may have undelivered segments."""
 
     def chain(self, thread: str, newest: str | None) -> list[Segment]:
         """Return the segments of a line, newest first."""
@@ -68,7 +74,8 @@ class Archive(Protocol):
     def copy_thread(self, source: str, target: str) -> None:
         """Copy everything of a thread to another."""
 
-    async def awrite(self, segment: Segment, entries: Sequence[Entry]) -> None: ...
+    async def awrite(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None: ...
+    async def awaiting(self) -> list[str]: ...
     async def achain(self, thread: str, newest: str | None) -> list[Segment]: ...
     async def aread(self, thread: str, keys: Sequence[str]) -> list[Entry]: ...
     async def aundelivered(self, thread: str) -> list[Segment]: ...
@@ -100,13 +107,27 @@ class StoreArchive:
     def __repr__(self) -> str:
         return f"StoreArchive({self.store!r})"
 
-    def write(self, segment: Segment, entries: Sequence[Entry]) -> None:
+    def write(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None:
         """Store a segment and its messages in one batch."""
-        self.store.batch(_writing(segment, entries))
+        self.store.batch(_writing(segment, entries, tell))
 
-    async def awrite(self, segment: Segment, entries: Sequence[Entry]) -> None:
+    async def awrite(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None:
         """Store a segment and its messages in one batch."""
-        await self.store.abatch(_writing(segment, entries))
+        await self.store.abatch(_writing(segment, entries, tell))
+
+    def waiting(self) -> list[str]:
+        """Return the threads that may have undelivered segments."""
+        threads: list[str] = []
+        while page := self.store.list_namespaces(offset=len(threads), **_PENDING):
+            threads += [unquote(namespace[1]) for namespace in page]
+        return threads
+
+    async def awaiting(self) -> list[str]:
+        """Return the threads that may have undelivered segments."""
+        threads: list[str] = []
+        while page := await self.store.alist_namespaces(offset=len(threads), **_PENDING):
+            threads += [unquote(namespace[1]) for namespace in page]
+        return threads
 
     def chain(self, thread: str, newest: str | None) -> list[Segment]:
         """Return the segments of a line, newest first."""
@@ -204,23 +225,25 @@ class Discard:
         return "Discard()"
 
 
+_PENDING: Any = {"prefix": (_ROOT,), "suffix": ("pending",), "limit": _PAGE}
 _KINDS = ("pending", "told", "segments", "messages")
 
 
 def _place(thread: str, kind: str) -> tuple[str, ...]:
     """Return a namespace; LangGraph's stores refuse an empty label and one with a dot."""
     label = quote(thread, safe="").replace(".", "%2E")
-    return (_ROOT, label or "%", kind)
+    return (_ROOT, label or "%00", kind)
 
 
-def _writing(segment: Segment, entries: Sequence[Entry]) -> list[Op]:
+def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> list[Op]:
     """Return what is written: the messages first, what points to them last."""
     thread = segment.thread
     ops: list[Op] = [
         PutOp(_place(thread, "messages"), entry.key, *_value(entry)) for entry in entries
     ]
     ops.append(PutOp(_place(thread, "segments"), segment.id, segment.as_dict(), False))
-    ops.append(PutOp(_place(thread, "pending"), segment.id, {}, False))
+    if tell:
+        ops.append(PutOp(_place(thread, "pending"), segment.id, {}, False))
     return ops
 
 

@@ -95,8 +95,8 @@ class Offer:
 class Removed:
     """Hold what the graph itself removed, and the stored list it was removed from."""
 
-    gone: tuple[Message, ...]
     stored: list[Message]
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +221,8 @@ def _offered(offer: Offer, name: str, place: Place) -> list[Message] | None:
 
 def _removed(stored: list[Message], messages: list[Message]) -> Removed | None:
     here = ids(messages)
-    gone = tuple(m for m in stored if (own := identifier(m)) and own not in here)
-    return Removed(gone, stored) if gone else None
+    gone = [i for i, m in enumerate(stored) if (own := identifier(m)) and own not in here]
+    return Removed(stored, tuple(gone)) if gone else None
 
 
 def _planned(offer: Offer, step: Step, window: Window, when: When) -> Step:
@@ -277,10 +277,10 @@ def _extend(step: Step) -> Evicted:
 
 def _leaves(offer: Offer, step: Step, segments: dict[str, str]) -> Iterator[Leave]:
     """Yield what goes into the archive, and name it the newest of its line."""
-    if step.removed:
-        yield _leave(offer, step, segments, "removed", step.removed.stored, step.removed.gone)
+    if removed := step.removed:
+        yield _leave(offer, step, segments, "removed", removed.stored, removed.positions)
     if step.plan and step.plan.changes:
-        yield _leave(offer, step, segments, "window", step.left, step.plan.leaving)
+        yield _leave(offer, step, segments, "window", step.left, step.plan.leaving_at)
 
 
 def _leave(
@@ -289,10 +289,10 @@ def _leave(
     segments: dict[str, str],
     why: Why,
     messages: Sequence[Message],
-    gone: Sequence[Message],
+    positions: Sequence[int],
 ) -> Leave:
     previous = segments.get(step.name)
-    spans = cut_spans(messages, gone, previous)
+    spans = cut_spans(messages, positions, previous)
     segment = Segment(
         segment_id(previous, step.name, spans),
         previous,
@@ -305,7 +305,7 @@ def _leave(
         spans=spans,
     )
     segments[step.name] = segment.id
-    return Leave(segment, tuple(gone))
+    return Leave(segment, tuple(messages[position] for position in positions))
 
 
 def _record(
@@ -352,7 +352,7 @@ def _count(step: Step) -> ChannelStats:
         puts=1,
         reductions=int(gone > 0),
         evicted=gone,
-        removed=len(step.removed.gone) if step.removed else 0,
+        removed=len(step.removed.positions) if step.removed else 0,
         repeated=len(step.offered) - len(step.left),
         offered=len(step.offered),
         stored=len(step.left) - gone,

@@ -84,24 +84,27 @@ def entry_key(message: Message, previous: str | None, place: int) -> str:
 
 
 def cut_spans(
-    messages: Sequence[Message], gone: Sequence[Message], previous: str | None
+    messages: Sequence[Message], positions: Sequence[int], previous: str | None
 ) -> tuple[Span, ...]:
-    """Return what leaves a list, in runs of neighbours."""
-    leaving = {id(message) for message in gone}
+    """Return what leaves a list at these ascending positions, in runs of neighbours."""
     found: list[Span] = []
-    run: list[str] = []
-    after: str | None = None
-    for place, message in enumerate(messages):
-        if id(message) in leaving:
-            run.append(entry_key(message, previous, place))
-            continue
-        if run:
-            found.append(Span(tuple(run), after, identity(message)))
+    run: list[int] = []
+    for position in positions:
+        if run and position != run[-1] + 1:
+            found.append(_span(messages, run, previous))
             run = []
-        after = identity(message) if leaving else None
-    if run:
-        found.append(Span(tuple(run), after, None))
-    return tuple(found)
+        run.append(position)
+    return (*found, _span(messages, run, previous)) if run else ()
+
+
+def _span(messages: Sequence[Message], run: Sequence[int], previous: str | None) -> Span:
+    keys = tuple(entry_key(messages[place], previous, place) for place in run)
+    after, before = run[0] - 1, run[-1] + 1
+    return Span(
+        keys,
+        identity(messages[after]) if after >= 0 else None,
+        identity(messages[before]) if before < len(messages) else None,
+    )
 
 
 def segment_id(previous: str | None, channel: str, spans: Sequence[Span]) -> str:

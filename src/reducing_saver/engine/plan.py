@@ -118,6 +118,13 @@ class Plan:
         return tuple(join(self.evicted)) if self.changes else ()
 
     @property
+    def leaving_at(self) -> Sequence[int]:
+        """Return the positions of the messages that leave, ascending."""
+        if self._cut:
+            return self._cut
+        return sorted(index for unit in self.evicted for index in unit.indices)
+
+    @property
     def staying(self) -> list[Message]:
         """Return a new list of the messages that stay; the same list object where all do."""
         if not self.changes:
