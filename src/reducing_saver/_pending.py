@@ -31,7 +31,9 @@ def clean(
     thread unreadable (`add_messages` raises), and what was evicted at rest is not recorded.
     """
     channels = {place.channel: name for name, place in places.items() if place.key is None}
-    held = {channel: _known(read(found.checkpoint, Place(channel))) for channel in channels}
+    lists = {channel: read(found.checkpoint, Place(channel)) for channel in channels}
+    # Without a list this is a delta channel, whose reducer passes over what it does not know.
+    held = {channel: _known(value) for channel, value in lists.items() if isinstance(value, list)}
     writes = found.pending_writes or ()
     coming = {
         name
@@ -43,7 +45,7 @@ def clean(
     }
 
     def cleaned(channel: str, value: Any) -> Any:
-        if channel not in channels or _replacement(value)[0]:
+        if channel not in held or _replacement(value)[0]:
             return value
         is_evicted = evicted.get(channels[channel], _nothing)
         return _cleaned(value, is_evicted, held[channel], coming)

@@ -4,7 +4,7 @@
 wrapped one, at the same call, and must end as the bare one's uninterrupted run does, on the kept
 suffix. The suite has a few points of each graph; the sweep kills at every call of every run:
 
-    REDUCING_TEST_CAMPAIGN=1 pytest tests/savers/test_crash.py -k sweep -s
+    pytest tests/savers/test_crash.py -m campaign -k sweep -s
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from typing import Any, NamedTuple
 import pytest
 from savers.crash_child import SCENES, WINDOW, Job, Server
 
-campaign = pytest.mark.skipif(
-    "not os.environ.get('REDUCING_TEST_CAMPAIGN')", reason="long: set REDUCING_TEST_CAMPAIGN=1"
-)
 Kill = tuple[str, str, int]
 
 
@@ -186,7 +183,8 @@ def test_killed_and_gone_on(
     killing.close()
 
 
-@campaign
+@pytest.mark.campaign
+@pytest.mark.skipif("'campaign' not in config.option.markexpr", reason="long: run with -m campaign")
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize(("kind", "door"), HOWS)
 @pytest.mark.parametrize("scene", SCENES)
