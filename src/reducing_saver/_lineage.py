@@ -134,7 +134,8 @@ class Trace:
 
     def weight(self) -> int:
         """Count the names held."""
-        return sum(map(len, (*self.evicted.values(), *self.held.values())))
+        evicted = sum(map(len, self.evicted.values()))
+        return evicted + sum(map(len, self.held.values()))
 
     def reading(self, record: Record) -> Trace:
         """Return this trace with what a record says, and what is to be read next."""

@@ -46,7 +46,11 @@ def traced(found: CheckpointTuple | None) -> Trace:
         return Trace()
     record = Record.read(found.metadata)
     own = found.checkpoint["id"] if record.evicted else record.before
-    trace = Trace(recorded=own, interrupts_seen=interrupts_seen(found.checkpoint))
+    trace = Trace(
+        recorded=own,
+        segments=record.segments,
+        interrupts_seen=interrupts_seen(found.checkpoint),
+    )
     return trace.reading(record)
 
 

@@ -13,7 +13,7 @@ from ._copies import bound_checkpoint
 from ._delta import snapshot
 from ._lineage import NOTHING, Evicted, Trace
 from ._record import Record, digests
-from ._segment import Segment, Why, cut_spans, segment_id
+from ._segment import Leave, Segment, Why, cut_spans, segment_id
 from ._stats import ChannelStats
 from .engine import Plan, When, Window, apply, plan, reduce_messages, split
 from .engine.messages import Message, identifier
@@ -97,14 +97,6 @@ class Removed:
 
     stored: list[Message]
     positions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Hold a segment and its messages, in order, on their way to the archive."""
-
-    segment: Segment
-    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +300,7 @@ def _leave(
     return Leave(segment, tuple(messages[position] for position in positions))
 
 
-def _record(
-    offer: Offer, when: When, steps: Sequence[Step], segments: Mapping[str, str]
-) -> Record:
+def _record(offer: Offer, when: When, steps: Sequence[Step], segments: Mapping[str, str]) -> Record:
     """Return what the checkpoint carries: for pending writes, of which at rest there are none."""
     if when is When.REST:
         return Record(segments=segments)

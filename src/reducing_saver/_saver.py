@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import logging
 import traceback
@@ -18,19 +19,24 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
 )
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from ._archive import Discard
+from ._archive import Archive, Discard, Entry
 from ._channel import Place, at_rest, read
 from ._copies import bound_writes
+from ._delivery import Delivery, pack
 from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
 from ._forwarding import ForwardingSaver
+from ._hooks import Hook
 from ._lineage import NOTHING, Lineage, Trace
 from ._lookup import afind_trace, afold_lists, find_trace, fold_lists, key_of, traced
 from ._pending import clean, concerns, readmitted
-from ._reduction import Offer, Reduction, Setting, reduce_checkpoint
+from ._reduction import Offer, Reduction, Setting, ids, propose, settle
+from ._segment import Leave
 from ._stats import ChannelStats, Counts, Stats
 from .engine import Plan, When, Window
+from .engine.counters import plain_text
 from .engine.messages import identifier
 
 logger = logging.getLogger("reducing_saver")
@@ -87,7 +93,10 @@ class ReducingSaver(ForwardingSaver):
         inner: BaseCheckpointSaver[Any],
         window: Window,
         *,
-        archive: Discard | None = None,
+        archive: Archive | Discard | None = None,
+        archive_removed: bool = True,
+        on_evict: Sequence[Hook] = (),
+        namespace_key: str = "memory_namespace",
         channels: Sequence[str] = ("messages",),
         copies: Sequence[str] = (),
         messages_reducer: Reducer | None = None,
@@ -97,18 +106,23 @@ class ReducingSaver(ForwardingSaver):
         strict: bool = False,
     ) -> None:
         super().__init__(inner)
-        _check(inner, window, archive)
+        _check(inner, window, archive, on_evict)
         self.window = window
         self.enabled = enabled
         self.shadow = shadow
         self.strict = strict
         places = {name: Place.parse(name) for name in _names("channels", channels)}
         repeats = tuple(Place.parse(name) for name in _names("copies", copies))
-        self._setting = Setting(window, places, repeats)
+        self._archive = None if isinstance(archive, Discard) else archive
+        archives = bool(self._archive or on_evict)
+        self._setting = Setting(window, places, repeats, archives, archives and archive_removed)
+        self._namespace_key = namespace_key
         self._messages_reducer = messages_reducer
         self._namespaces = None if namespaces is None else {*_names("namespaces", namespaces)}
         self._lineage = Lineage()
         self._counts = Counts()
+        self._delivery = Delivery(tuple(on_evict), self._archive, self._counts, inner.serde)
+        self._tells = bool(on_evict) and self._archive is not None
         self._warned: set[str] = set()
         if archive is None and not shadow:
             warnings.warn(_NOTHING_KEPT, stacklevel=2)
@@ -124,13 +138,12 @@ class ReducingSaver(ForwardingSaver):
         step = Reduction(checkpoint, metadata, new_versions)
         if self._reduces(config):
             try:
-                parent = self._trace(config)
-                folded = self._folded(config, step)
-                step = self._reduce(config, step, parent, folded)
+                step = self._reduced(config, step)
             except Exception as error:
                 step = self._failed(config, step, error)
         stored = super().put(config, step.checkpoint, step.metadata, step.new_versions)
         self._remember(config, step)
+        self._delivery.after_put(key_of(config).thread, step.leaves, super().get_tuple)
         return stored
 
     async def aput(
@@ -144,13 +157,12 @@ class ReducingSaver(ForwardingSaver):
         step = Reduction(checkpoint, metadata, new_versions)
         if self._reduces(config):
             try:
-                parent = await self._atrace(config)
-                folded = await self._afolded(config, step)
-                step = self._reduce(config, step, parent, folded)
+                step = await self._areduced(config, step)
             except Exception as error:
                 step = self._failed(config, step, error)
         stored = await super().aput(config, step.checkpoint, step.metadata, step.new_versions)
         self._remember(config, step)
+        await self._delivery.aafter_put(key_of(config).thread, step.leaves, super().aget_tuple)
         return stored
 
     def put_writes(
@@ -236,14 +248,46 @@ class ReducingSaver(ForwardingSaver):
         return found and found.checkpoint
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread, and forget what was evicted from it."""
+        """Erase a thread with its archive."""
+        if self._archive is not None:
+            self._archive.delete_thread(str(thread_id))
         super().delete_thread(thread_id)
-        self._lineage.forget_thread(str(thread_id))
+        self._forget(str(thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete a thread, and forget what was evicted from it."""
+        """Erase a thread with its archive."""
+        if self._archive is not None:
+            await self._archive.adelete_thread(str(thread_id))
         await super().adelete_thread(thread_id)
-        self._lineage.forget_thread(str(thread_id))
+        self._forget(str(thread_id))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with its archive."""
+        if self._archive is not None:
+            self._archive.copy_thread(str(source_thread_id), str(target_thread_id))
+        super().copy_thread(source_thread_id, target_thread_id)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with its archive."""
+        if self._archive is not None:
+            await self._archive.acopy_thread(str(source_thread_id), str(target_thread_id))
+        await super().acopy_thread(source_thread_id, target_thread_id)
+
+    def deliver(self) -> None:
+        """Hand to the hooks what was archived and not acknowledged, of all threads."""
+        self._delivery.deliver(super().get_tuple)
+
+    async def adeliver(self) -> None:
+        """Hand to the hooks what was archived and not acknowledged, of all threads."""
+        await self._delivery.adeliver(super().aget_tuple)
+
+    def close(self) -> None:
+        """Wait for what runs in the background, and stop it; the saver inside stays open."""
+        self._delivery.close()
+
+    async def aclose(self) -> None:
+        """Wait for what runs in the background, and stop it; the saver inside stays open."""
+        await asyncio.to_thread(self._delivery.close)
 
     def stats(self) -> Stats:
         """Return what was done since this saver was made, by channel, and by the last put."""
@@ -281,6 +325,10 @@ class ReducingSaver(ForwardingSaver):
         known = {identifier(m) for m in held} - {None} if isinstance(held, builtins.list) else ()
         line = trace.evicted.get(channel, NOTHING)
         return [m for m in messages if identifier(m) not in known and m not in line]
+
+    def _forget(self, thread: str) -> None:
+        self._lineage.forget_thread(thread)
+        self._delivery.ledger.forget_thread(thread)
 
     def _trace(self, config: RunnableConfig) -> Trace:
         return find_trace(self._lineage, super().get_tuple, config)
@@ -325,15 +373,65 @@ class ReducingSaver(ForwardingSaver):
         parts = key_of(config).namespace.split("|")
         return "|".join(part.partition(":")[0] for part in parts) in self._namespaces
 
-    def _reduce(
+    def _reduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
+        parent = self._trace(config)
+        folded = self._folded(config, offered)
+        stored = super().get_tuple(config) if self._misses(offered, parent) else None
+        proposal = propose(self._offer(config, offered, parent, folded, stored), self._setting)
+        reduction = settle(proposal, self._setting)
+        if self.shadow:
+            return reduction.as_shadow(offered)
+        if self._archive is None:
+            return reduction
+        try:
+            for leave in reduction.leaves:
+                self._archive.write(leave.segment, self._packed(leave), tell=self._tells)
+        except Exception as error:
+            self._hold_back(config, error)
+            return settle(proposal.held_back(), self._setting)
+        return reduction
+
+    async def _areduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
+        parent = await self._atrace(config)
+        folded = await self._afolded(config, offered)
+        stored = await super().aget_tuple(config) if self._misses(offered, parent) else None
+        proposal = propose(self._offer(config, offered, parent, folded, stored), self._setting)
+        reduction = settle(proposal, self._setting)
+        if self.shadow:
+            return reduction.as_shadow(offered)
+        if self._archive is None:
+            return reduction
+        try:
+            for leave in reduction.leaves:
+                await self._archive.awrite(leave.segment, self._packed(leave), tell=self._tells)
+        except Exception as error:
+            self._hold_back(config, error)
+            return settle(proposal.held_back(), self._setting)
+        return reduction
+
+    def _misses(self, offered: Reduction, parent: Trace) -> bool:
+        """Tell whether a list lacks messages that the parent holds: the graph removed them."""
+        for name, held in parent.held.items():
+            messages = read(offered.checkpoint, self._setting.places[name])
+            if isinstance(messages, builtins.list) and not held <= ids(messages):
+                return True
+        return False
+
+    def _offer(
         self,
         config: RunnableConfig,
         offered: Reduction,
         parent: Trace,
         folded: Folded,
-    ) -> Reduction:
+        stored: CheckpointTuple | None,
+    ) -> Offer:
         key = key_of(config)
-        offer = Offer(
+        before = {
+            name: messages
+            for name, place in self._setting.places.items()
+            if stored and isinstance(messages := read(stored.checkpoint, place), builtins.list)
+        }
+        return Offer(
             offered.checkpoint,
             offered.metadata,
             offered.new_versions,
@@ -342,9 +440,30 @@ class ReducingSaver(ForwardingSaver):
             next_version=self.inner.get_next_version,
             folded=folded,
             readmitted=self._lineage.readmitted(key),
+            stored_before=before,
+            thread=key.thread,
+            memory_namespace=self._memory_namespace(config),
         )
-        reduction = reduce_checkpoint(offer, self._setting)
-        return reduction.as_shadow(offered) if self.shadow else reduction
+
+    def _memory_namespace(self, config: RunnableConfig) -> tuple[str, ...]:
+        given = config["configurable"].get(self._namespace_key)
+        if isinstance(given, str):
+            return (given,)
+        if isinstance(given, builtins.list | tuple) and given:
+            return tuple(map(str, given))
+        return ("memories", key_of(config).thread)
+
+    def _packed(self, leave: Leave) -> builtins.list[Entry]:
+        indexed = self._archive is not None and self._archive.index_text
+        return pack(leave, self.serde, plain_text if indexed else None)
+
+    def _hold_back(self, config: RunnableConfig, error: Exception) -> None:
+        self._counts.add_archive_failure()
+        logger.warning(
+            "the archive failed, so nothing is evicted from %s: %s",
+            _where(config),
+            type(error).__name__,
+        )
 
     def _prepared(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
@@ -430,13 +549,22 @@ def _where(config: RunnableConfig) -> str:
     return f"thread {configurable['thread_id']!r}, namespace {namespace!r}"
 
 
-def _check(inner: object, window: object, archive: object) -> None:
+def _check(inner: BaseCheckpointSaver[Any], window: object, archive: object, hooks: object) -> None:
     if isinstance(inner, ReducingSaver):
         raise ConfigurationError("inner", inner, "a saver that is not wrapped yet")
     if not isinstance(window, Window):
         raise ConfigurationError("window", window, 'a Window, as Window(keep=("turns", 6))')
-    if not (archive is None or isinstance(archive, Discard)):
-        raise ConfigurationError("archive", archive, "None or Discard()")
+    if not (archive is None or isinstance(archive, Discard | Archive)):
+        raise ConfigurationError(
+            "archive", archive, "an archive, as StoreArchive(store), or Discard()"
+        )
+    if isinstance(inner.serde, EncryptedSerializer) and getattr(archive, "index_text", False):
+        allowed = (
+            "one without index_text=True: the saver encrypts, and the index would be plain text"
+        )
+        raise ConfigurationError("archive", archive, allowed)
+    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
+        raise ConfigurationError("on_evict", hooks, "several functions of an Eviction")
 
 
 def _names(field: str, value: object) -> builtins.list[str]:

@@ -65,6 +65,14 @@ class Segment:
         return cls(**{**data, "spans": spans, "memory_namespace": memory})
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Hold a segment and its messages, in order, on their way to the archive."""
+
+    segment: Segment
+    messages: tuple[Message, ...]
+
+
 def identity(message: Message) -> str:
     """Return what a message is known by: its id, or a digest of what it says."""
     own = identifier(message)

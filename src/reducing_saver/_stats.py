@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,13 @@ class ChannelStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Hold totals by channel, and what the last put did."""
+    """Hold totals by channel, what the last put did, and how segments were delivered to hooks."""
 
     channels: Mapping[str, ChannelStats] = field(default_factory=dict)
     last_put: Mapping[str, ChannelStats] = field(default_factory=dict)
+    delivered: int = 0
+    delivery_failures: int = 0
+    archive_failures: int = 0
 
     @property
     def total(self) -> ChannelStats:
@@ -67,7 +70,23 @@ class Counts:
             channels = dict(self._stats.channels)
             for name, stats in put.items():
                 channels[name] = channels.get(name, ChannelStats()) + stats
-            self._stats = Stats(channels, put)
+            self._stats = replace(self._stats, channels=channels, last_put=put)
+
+    def add_delivery(self, *, failed: bool) -> None:
+        """Add a segment that the hooks have taken, or that one of them failed on."""
+        with self._lock:
+            s = self._stats
+            self._stats = (
+                replace(s, delivery_failures=s.delivery_failures + 1)
+                if failed
+                else replace(s, delivered=s.delivered + 1)
+            )
+
+    def add_archive_failure(self) -> None:
+        """Add a put that evicted nothing because the archive failed."""
+        with self._lock:
+            failures = self._stats.archive_failures + 1
+            self._stats = replace(self._stats, archive_failures=failures)
 
     def read(self) -> Stats:
         """Return the totals so far."""

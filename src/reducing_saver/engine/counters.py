@@ -67,7 +67,7 @@ def tiktoken_counter(media_tokens: int, encoding: str = "o200k_base") -> Counter
 
     def count(message: Message) -> int:
         lean, media = _without_media(message)
-        text = "\n".join(texts(lean))
+        text = plain_text(lean)
         tokens = len(encoder.encode(text, disallowed_special=())) if text else 0
         return _TOKENS_PER_MESSAGE + tokens + media * media_tokens
 
@@ -98,6 +98,11 @@ def _weigh(value: object) -> int:
 def _fields(value: object) -> list[object]:
     named = (field(value, name) for name in ("role", "type", "content", "tool_calls"))
     return [item for item in named if isinstance(item, str | list | dict)]
+
+
+def plain_text(message: Message) -> str:
+    """Return what a model reads of a message, as one text."""
+    return "\n".join(texts(message))
 
 
 def texts(message: Message) -> list[str]:
