@@ -8,6 +8,7 @@ from ._forwarding import ForwardingSaver, NotASaverError
 from ._hooks import Background, Eviction, RememberFacts, messages_hook
 from ._saver import ReducingSaver
 from ._stats import ChannelStats, Stats
+from ._summary import Summary, SummaryError
 from ._version import __version__
 from .engine import Reduced, Window, reduce_messages
 
@@ -27,6 +28,8 @@ __all__ = [
     "RememberFacts",
     "Stats",
     "StoreArchive",
+    "Summary",
+    "SummaryError",
     "Window",
     "WindowError",
     "__version__",

@@ -120,6 +120,9 @@ class Trace:
     - `unread`: the id of such a checkpoint that another process stored and nobody has read yet.
     - `segments`: the ids of the newest archived segments of the line, by channel.
     - `held`: the ids of the messages stored in it, by channel, to see what a graph removes.
+    - `summaries`: the messages of the line's summary, by channel, which the run that made it does
+      not have in its list.
+    - `waits`: by channel, how long a list has to be before a failed eviction is tried again.
     - `interrupts_seen` tells a resumed run from one that goes on; `resumed` means that the run was
       resumed and no list has been stored since.
     """
@@ -129,6 +132,8 @@ class Trace:
     unread: str | None = None
     segments: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    summaries: Mapping[str, tuple[Message, ...]] = field(default_factory=dict)
+    waits: Mapping[str, int] = field(default_factory=dict)
     interrupts_seen: int = 0
     resumed: bool = False
 

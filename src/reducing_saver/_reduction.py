@@ -16,7 +16,8 @@ from ._record import Record, digests
 from ._segment import Leave, Segment, Why, cut_spans, segment_id
 from ._stats import ChannelStats
 from .engine import Plan, When, Window, apply, plan, reduce_messages, split
-from .engine.messages import Message, identifier
+from .engine.apply import with_summary
+from .engine.messages import Message, identifier, is_summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ class Removed:
 class Step:
     """Hold what is to be done with one list: what was offered, what had left before, the plan.
 
-    `version` is the one the list is moved to where nobody wrote it; `unmoved` that none could be
+    `summary` takes the place of the one in the list; `waits` is how long the list has to be before
+    an eviction that failed is tried again. `version` is the one the list is moved to where nobody wrote it; `unmoved` that none could be
     made.
     """
 
@@ -116,15 +118,24 @@ class Step:
     version: str | int | float | None = None
     unmoved: bool = False
     removed: Removed | None = None
+    summary: tuple[Message, ...] = ()
+    summary_text: str | None = None
+    waits: int = 0
 
     @property
     def evicts(self) -> bool:
         """Tell whether anything leaves by the window."""
         return self.plan is not None and self.plan.changes
 
-    def held_back(self) -> Step:
-        """Return this step with nothing evicted."""
-        return replace(self, plan=None, version=None, removed=None)
+    def summarisable(self) -> list[Message]:
+        """Return what a summary would be made of."""
+        leaving = self.plan.leaving if self.plan else ()
+        return [message for message in leaving if not is_summary(message)]
+
+    def held_back(self, patience: int) -> Step:
+        """Return this step with nothing evicted, until the list is that much longer or at rest."""
+        waits = len(self.left) + patience if self.evicts else self.waits
+        return replace(self, plan=None, version=None, removed=None, summary=(), waits=waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +146,9 @@ class Proposal:
     when: When
     steps: tuple[Step, ...]
 
-    def held_back(self) -> Proposal:
+    def held_back(self, patience: int) -> Proposal:
         """Return a proposal that evicts nothing."""
-        return replace(self, steps=tuple(step.held_back() for step in self.steps))
+        return replace(self, steps=tuple(step.held_back(patience) for step in self.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +184,12 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
         line = offer.parent.evicted.get(name, NOTHING)
         line = _readmit(line, messages, offer.readmitted.get(name, ()))
         removed = _removed(offer.stored_before.get(name, []), messages)
-        step = Step(name, place, messages, line.without(messages), line, removed=removed)
-        steps.append(_planned(offer, step, setting.window, when))
+        left = _with_known_summary(offer, name, messages, line.without(messages))
+        step = Step(name, place, messages, left, line, removed=removed)
+        if when is not When.REST and len(left) < offer.parent.waits.get(name, 0):
+            steps.append(replace(step, waits=offer.parent.waits[name]))
+        else:
+            steps.append(_planned(offer, step, setting.window, when))
     return Proposal(offer, when, tuple(steps))
 
 
@@ -217,6 +232,19 @@ def _removed(stored: list[Message], messages: list[Message]) -> Removed | None:
     return Removed(stored, tuple(gone)) if gone else None
 
 
+def _with_known_summary(
+    offer: Offer, name: str, offered: list[Message], left: list[Message]
+) -> list[Message]:
+    """Put back the summary that this run made and does not have in its own list.
+
+    It is gone for good where what it was made of has left that list too.
+    """
+    known = offer.parent.summaries.get(name, ())
+    if not known or left is offered or any(map(is_summary, offered)):
+        return left
+    return with_summary(left, known)
+
+
 def _planned(offer: Offer, step: Step, window: Window, when: When) -> Step:
     channel = step.place.channel
     moved = channel in offer.new_versions
@@ -233,7 +261,7 @@ def _planned(offer: Offer, step: Step, window: Window, when: When) -> Step:
 
 
 def _staying(step: Step) -> list[Message]:
-    return apply(step.plan) if step.plan else step.left
+    return apply(step.plan, step.summary) if step.plan else step.left
 
 
 def _stored(result: Reduction, step: Step, *, delta: bool) -> Reduction:
@@ -271,7 +299,7 @@ def _leaves(offer: Offer, step: Step, segments: dict[str, str]) -> Iterator[Leav
     """Yield what goes into the archive, and name it the newest of its line."""
     if removed := step.removed:
         yield _leave(offer, step, segments, "removed", removed.stored, removed.positions)
-    if step.plan and step.plan.changes:
+    if step.plan and step.summarisable():
         yield _leave(offer, step, segments, "window", step.left, step.plan.leaving_at)
 
 
@@ -284,7 +312,8 @@ def _leave(
     positions: Sequence[int],
 ) -> Leave:
     previous = segments.get(step.name)
-    spans = cut_spans(messages, positions, previous)
+    told = [position for position in positions if not is_summary(messages[position])]
+    spans = cut_spans(messages, told, previous)
     segment = Segment(
         segment_id(previous, step.name, spans),
         previous,
@@ -295,9 +324,10 @@ def _leave(
         why=why,
         memory_namespace=offer.memory_namespace,
         spans=spans,
+        summary=step.summary_text,
     )
     segments[step.name] = segment.id
-    return Leave(segment, tuple(messages[position] for position in positions))
+    return Leave(segment, tuple(messages[position] for position in told))
 
 
 def _record(offer: Offer, when: When, steps: Sequence[Step], segments: Mapping[str, str]) -> Record:
@@ -326,9 +356,16 @@ def _trace(
         recorded=offer.checkpoint["id"] if record.evicted else record.before,
         segments=record.segments,
         held=held,
+        summaries={step.name: _summary(step) for step in steps},
+        waits={step.name: step.waits for step in steps if step.waits},
         interrupts_seen=interrupts_seen(offer.checkpoint),
         resumed=offer.resumed() and not stores_a_list,
     )
+
+
+def _summary(step: Step) -> tuple[Message, ...]:
+    """Return the messages of the summary in what is stored."""
+    return tuple(filter(is_summary, _staying(step)))
 
 
 def ids(messages: Iterable[Message]) -> frozenset[str]:
@@ -345,7 +382,7 @@ def _count(step: Step) -> ChannelStats:
         removed=len(step.removed.positions) if step.removed else 0,
         repeated=len(step.offered) - len(step.left),
         offered=len(step.offered),
-        stored=len(step.left) - gone,
+        stored=len(_staying(step)),
         stuck=int(step.plan.stuck) if step.plan else 0,
         unmoved=int(step.unmoved),
     )

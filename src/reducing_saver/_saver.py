@@ -33,8 +33,10 @@ from ._lineage import NOTHING, Lineage, Trace
 from ._lookup import afind_trace, afold_lists, find_trace, fold_lists, key_of, traced
 from ._pending import clean, concerns, readmitted
 from ._reduction import Offer, Reduction, Setting, ids, propose, settle
+from ._roll import asummarise, patience, summarise
 from ._segment import Leave
 from ._stats import ChannelStats, Counts, Stats
+from ._summary import Summary
 from .engine import Plan, When, Window
 from .engine.counters import plain_text
 from .engine.messages import identifier
@@ -94,6 +96,7 @@ class ReducingSaver(ForwardingSaver):
         window: Window,
         *,
         archive: Archive | Discard | None = None,
+        summary: Summary | None = None,
         archive_removed: bool = True,
         on_evict: Sequence[Hook] = (),
         namespace_key: str = "memory_namespace",
@@ -106,13 +109,14 @@ class ReducingSaver(ForwardingSaver):
         strict: bool = False,
     ) -> None:
         super().__init__(inner)
-        _check(inner, window, archive, on_evict)
+        _check(inner, window, archive, summary, on_evict)
         self.window = window
         self.enabled = enabled
         self.shadow = shadow
         self.strict = strict
         places = {name: Place.parse(name) for name in _names("channels", channels)}
         repeats = tuple(Place.parse(name) for name in _names("copies", copies))
+        self._summary = summary
         self._archive = None if isinstance(archive, Discard) else archive
         archives = bool(self._archive or on_evict)
         self._setting = Setting(window, places, repeats, archives, archives and archive_removed)
@@ -378,9 +382,11 @@ class ReducingSaver(ForwardingSaver):
         folded = self._folded(config, offered)
         stored = super().get_tuple(config) if self._misses(offered, parent) else None
         proposal = propose(self._offer(config, offered, parent, folded, stored), self._setting)
-        reduction = settle(proposal, self._setting)
         if self.shadow:
-            return reduction.as_shadow(offered)
+            return settle(proposal, self._setting).as_shadow(offered)
+        if self._summary is not None:
+            proposal = summarise(proposal, self._summary, self.window, self._counts)
+        reduction = settle(proposal, self._setting)
         if self._archive is None:
             return reduction
         try:
@@ -388,7 +394,7 @@ class ReducingSaver(ForwardingSaver):
                 self._archive.write(leave.segment, self._packed(leave), tell=self._tells)
         except Exception as error:
             self._hold_back(config, error)
-            return settle(proposal.held_back(), self._setting)
+            return settle(proposal.held_back(patience(self.window)), self._setting)
         return reduction
 
     async def _areduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
@@ -396,9 +402,11 @@ class ReducingSaver(ForwardingSaver):
         folded = await self._afolded(config, offered)
         stored = await super().aget_tuple(config) if self._misses(offered, parent) else None
         proposal = propose(self._offer(config, offered, parent, folded, stored), self._setting)
-        reduction = settle(proposal, self._setting)
         if self.shadow:
-            return reduction.as_shadow(offered)
+            return settle(proposal, self._setting).as_shadow(offered)
+        if self._summary is not None:
+            proposal = await asummarise(proposal, self._summary, self.window, self._counts)
+        reduction = settle(proposal, self._setting)
         if self._archive is None:
             return reduction
         try:
@@ -406,7 +414,7 @@ class ReducingSaver(ForwardingSaver):
                 await self._archive.awrite(leave.segment, self._packed(leave), tell=self._tells)
         except Exception as error:
             self._hold_back(config, error)
-            return settle(proposal.held_back(), self._setting)
+            return settle(proposal.held_back(patience(self.window)), self._setting)
         return reduction
 
     def _misses(self, offered: Reduction, parent: Trace) -> bool:
@@ -563,6 +571,8 @@ def _check(inner: BaseCheckpointSaver[Any], window: object, archive: object, hoo
             "one without index_text=True: the saver encrypts, and the index would be plain text"
         )
         raise ConfigurationError("archive", archive, allowed)
+    if not (summary is None or isinstance(summary, Summary)):
+        raise ConfigurationError("summary", summary, "a Summary, as Summary(model)")
     if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
         raise ConfigurationError("on_evict", hooks, "several functions of an Eviction")
 

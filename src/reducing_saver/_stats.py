@@ -48,6 +48,10 @@ class Stats:
     delivered: int = 0
     delivery_failures: int = 0
     archive_failures: int = 0
+    summaries: int = 0
+    summary_calls: int = 0
+    summary_failures: int = 0
+    summary_seconds: float = 0.0
 
     @property
     def total(self) -> ChannelStats:
@@ -80,6 +84,18 @@ class Counts:
                 replace(s, delivery_failures=s.delivery_failures + 1)
                 if failed
                 else replace(s, delivered=s.delivered + 1)
+            )
+
+    def add_summary(self, seconds: float, calls: int | None) -> None:
+        """Add a summary that was made in so many calls, or that failed where calls is None."""
+        with self._lock:
+            s = self._stats
+            self._stats = replace(
+                s,
+                summaries=s.summaries + (calls is not None),
+                summary_calls=s.summary_calls + (calls or 0),
+                summary_failures=s.summary_failures + (calls is None),
+                summary_seconds=s.summary_seconds + seconds,
             )
 
     def add_archive_failure(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .messages import Message
+from .messages import Message, is_summary
 from .plan import Plan, When, plan
+from .units import leading
 from .window import Window
 
 
@@ -19,9 +20,19 @@ class Reduced:
     plan: Plan
 
 
-def apply(decided: Plan) -> list[Message]:
-    """Return the list without what the plan evicts; the same object where nothing leaves."""
-    return decided.staying
+def apply(decided: Plan, summary: Sequence[Message] = ()) -> list[Message]:
+    """Return the list without what the plan evicts; the same object where nothing leaves.
+
+    A new summary takes the place of the old one, right after the leading system messages.
+    """
+    return with_summary(decided.staying, summary) if summary else decided.staying
+
+
+def with_summary(messages: Sequence[Message], summary: Sequence[Message]) -> list[Message]:
+    """Return a list with this summary, and without any other."""
+    left = [message for message in messages if not is_summary(message)]
+    head = leading(left)
+    return [*left[:head], *summary, *left[head:]]
 
 
 def reduce_messages(

@@ -158,6 +158,14 @@ def is_summary(message: Message) -> bool:
     return extra.get("lc_source") == "summarization" or SUMMARY_KEY in extra
 
 
+def stands_beside(message: Message) -> str | None:
+    """Return the id of the summary that a message only accompanies, as the question of a pair."""
+    extra = field(message, "additional_kwargs")
+    record = field(extra, SUMMARY_KEY) if extra else None
+    beside = field(record, "beside") if record else None
+    return beside if isinstance(beside, str) else None
+
+
 def calls(message: Message) -> list[Call]:
     """Return the tool calls that somebody outside the provider has to answer.
 

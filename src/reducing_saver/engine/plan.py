@@ -216,15 +216,16 @@ def _holds_messages(messages: Sequence[Message]) -> bool:
 
 def _passed(messages: Sequence[Message], window: Window, when: When) -> tuple[Mark, ...]:
     triggers = () if when is When.RUN else window.triggers
-    passed = tuple(mark for mark in triggers if _exceeds(messages, mark, window))
+    passed = tuple(mark for mark in triggers if exceeds(messages, mark, window))
     # The cap is never below a trigger of its measure, which then decides. What is left after
     # whole turns have gone is held against the cap in any case.
     if window.cap.measure in {mark.measure for mark in triggers}:
         return passed
-    return (*passed, window.cap) if _exceeds(messages, window.cap, window) else passed
+    return (*passed, window.cap) if exceeds(messages, window.cap, window) else passed
 
 
-def _exceeds(messages: Sequence[Message], mark: Mark, window: Window) -> bool:
+def exceeds(messages: Sequence[Message], mark: Mark, window: Window) -> bool:
+    """Tell whether a list is larger than a mark, leading system messages left out."""
     match mark.measure:
         case "messages":
             return len(messages) > mark.value and len(messages) - leading(messages) > mark.value
@@ -289,7 +290,7 @@ def _oldest_kept_turn(messages: list[Message], lead: int, window: Window) -> int
     # Without the cap among the limits: where it has a measure of its own and is passed, the rest
     # is held to half of it, which is left to `_Decision`.
     limits = _limits(window, over_cap=False)
-    if window.cap.measure not in limits and _exceeds(messages, window.cap, window):
+    if window.cap.measure not in limits and exceeds(messages, window.cap, window):
         return lead
     used = dict.fromkeys(limits, 0)
     start = 0

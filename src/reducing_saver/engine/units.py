@@ -6,7 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .messages import Answer, Call, Message, Role, answers, calls, is_summary, role
+from .messages import (
+    Answer,
+    Call,
+    Message,
+    Role,
+    answers,
+    calls,
+    identifier,
+    is_summary,
+    role,
+    stands_beside,
+)
 
 
 class Kind(StrEnum):
@@ -26,7 +37,7 @@ class Unit:
     """Hold one message, or an AI message with every tool result that answers it.
 
     `indices` are ascending positions in the list that was split; they need not be adjacent.
-    `turn` is -1 for leading system messages and the newest summary, 0 for what stands before the
+    `turn` is -1 for leading system messages and the newest summary (with its companions), 0 for what stands before the
     first human message, then 1, 2, ... `open` means that some call has no result yet.
     """
 
@@ -57,11 +68,21 @@ def split(messages: Sequence[Message]) -> list[Unit]:
         if kind is Kind.AI:
             matcher.ask(draft, message)
         drafts.append(draft)
-    summary = next((d for d in reversed(drafts) if d.kind is Kind.SUMMARY), None)
-    if summary is not None:
-        summary.turn = -1
+    _set_apart([draft for draft in drafts if draft.kind is Kind.SUMMARY], messages)
     units = [draft.finish(messages) for draft in drafts if draft.merged is None]
     return sorted(units, key=lambda unit: unit.indices[0])
+
+
+def _set_apart(summaries: list[_Draft], messages: Sequence[Message]) -> None:
+    """Take the newest summary, with what stands beside it, out of its turn."""
+    alone = [d for d in summaries if stands_beside(messages[d.indices[0]]) is None]
+    if not alone:
+        return
+    alone[-1].turn = -1
+    own = identifier(messages[alone[-1].indices[0]])
+    for draft in summaries:
+        if own and stands_beside(messages[draft.indices[0]]) == own:
+            draft.turn = -1
 
 
 def join(units: Iterable[Unit]) -> list[Message]:
