@@ -31,7 +31,7 @@ from ._pending import clean, concerns, readmitted
 from ._reduction import Offer, Reduction, Setting, reduce_checkpoint
 from ._stats import ChannelStats, Counts, Stats
 from .engine import Plan, When, Window
-from .engine.messages import identifier
+from .engine.messages import holds_messages, identifier
 
 logger = logging.getLogger("reducing_saver")
 
@@ -46,6 +46,18 @@ _NOTHING_KEPT = (
 _ABOVE_CAP = (
     "channel %s of %s grew above the window's cap, %s, within one run and was reduced in the "
     "middle of it; set a larger cap to keep longer runs whole (said once)"
+)
+_ALREADY_ABOVE = (
+    "channel %s of %s was already above the window's cap, %s, when it was loaded; it was reduced "
+    "as the run began (said once)"
+)
+_ELSEWHERE = (
+    "none of the channels %s is in %s, which holds messages in %s: is the name in channels= "
+    "right? (said once)"
+)
+_FAILED = (
+    "could not reduce a checkpoint, so it is stored as it is: %s at %s:%s in %s (said once; "
+    "stats() counts the others)"
 )
 _DELTA = (
     "channel %s is a delta channel and is stored as it is; pass its reducer as messages_reducer= "
@@ -64,6 +76,10 @@ class ReducingSaver(ForwardingSaver):
     to rest holds a reduced list; in the middle of a run the full list is stored while it is within
     the window's cap. Nothing else in a checkpoint changes.
 
+    - `inner`: the saver that stores; it stays public as `saver.inner`.
+    - `window`: what stays of a list, see `Window`.
+    - `archive`: where what leaves goes. None warns, once a saver, that it is gone; `Discard()` says
+      that it may be.
     - `channels`: where message lists are; `"__previous__.messages"` names a key in the value that
       an `@entrypoint` saves.
     - `copies`: channels that only repeat a list, as `"llm_input_messages"`: bounded by the window's
@@ -79,8 +95,6 @@ class ReducingSaver(ForwardingSaver):
     Raises `NotASaverError` for what is no saver, and `ConfigurationError` for other bad values.
     Safe to use from threads and event loops, as far as the saver inside is.
     """
-
-    enabled: bool
 
     def __init__(
         self,
@@ -100,11 +114,16 @@ class ReducingSaver(ForwardingSaver):
         _check(inner, window, archive)
         self.window = window
         self.enabled = enabled
-        self.shadow = shadow
-        self.strict = strict
+        self.shadow = _flag("shadow", shadow)
+        self.strict = _flag("strict", strict)
         places = {name: Place.parse(name) for name in _names("channels", channels)}
         repeats = tuple(Place.parse(name) for name in _names("copies", copies))
         self._setting = Setting(window, places, repeats)
+        if messages_reducer is not None and not callable(messages_reducer):
+            allowed = "None, or the reducer of the graph's DeltaChannel"
+            raise ConfigurationError("messages_reducer", messages_reducer, allowed)
+        if set(places) & set(copies):
+            raise ConfigurationError("copies", copies, "names that are not in channels")
         self._messages_reducer = messages_reducer
         self._namespaces = None if namespaces is None else {*_names("namespaces", namespaces)}
         self._lineage = Lineage()
@@ -112,6 +131,20 @@ class ReducingSaver(ForwardingSaver):
         self._warned: set[str] = set()
         if archive is None and not shadow:
             warnings.warn(_NOTHING_KEPT, stacklevel=2)
+
+    def __repr__(self) -> str:
+        state = ", shadow=True" if self.shadow else ""
+        state += "" if self.enabled else ", enabled=False"
+        return f"{type(self).__name__}({self.inner!r}, {self.window!r}{state})"
+
+    @property
+    def enabled(self) -> bool:
+        """Whether lists are reduced; may be set at any time."""
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, enabled: bool) -> None:
+        self._enabled = _flag("enabled", enabled)
 
     def put(
         self,
@@ -379,13 +412,7 @@ class ReducingSaver(ForwardingSaver):
             raise ReductionError(f"could not reduce a checkpoint of {_where(config)}") from error
         # The text of the error may quote a message, so only its type and place are logged.
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        logger.warning(
-            "could not reduce a checkpoint of %s, so it is stored as it is: %s at %s:%s",
-            _where(config),
-            type(error).__name__,
-            frame.filename,
-            frame.lineno,
-        )
+        self._warn_once(_FAILED, type(error).__name__, frame.filename, frame.lineno, _where(config))
 
     def _remember(self, config: RunnableConfig, step: Reduction) -> None:
         if step.trace is not None:
@@ -393,21 +420,35 @@ class ReducingSaver(ForwardingSaver):
             self._lineage.remember(stored, step.trace)
         self._counts.add(step.done)
         for name, decided in step.plans.items():
-            self._report(config, name, decided)
+            self._report(config, step, name, decided)
+        if step.trace is not None and not step.done:
+            self._look_elsewhere(config, step.checkpoint)
 
-    def _report(self, config: RunnableConfig, name: str, decided: Plan) -> None:
+    def _report(self, config: RunnableConfig, step: Reduction, name: str, decided: Plan) -> None:
         where = _where(config)
-        logger.debug(
-            "%d messages left channel %s of %s (%s)",
+        text = "would evict" if self.shadow else "evicted"
+        logger.info(
+            "%s %d messages from channel %r of %s (%s)",
+            text,
             len(decided.leaving),
             name,
             where,
             decided.when,
         )
         if decided.when is When.RUN:
-            self._warn_once(_ABOVE_CAP, name, where, tuple(decided.window.cap))
+            arrived = step.metadata.get("source") == "input"
+            text = _ALREADY_ABOVE if arrived else _ABOVE_CAP
+            self._warn_once(text, name, where, tuple(decided.window.cap))
         if decided.stuck:
             self._warn_once(_STUCK, name, where, [tuple(mark) for mark in decided.passed])
+
+    def _look_elsewhere(self, config: RunnableConfig, checkpoint: Checkpoint) -> None:
+        """Say once that no channel of this saver is there while others hold messages."""
+        if self._counts.read().channels:
+            return
+        others = [name for name, value in checkpoint["channel_values"].items() if _holds(value)]
+        if others:
+            self._warn_once(_ELSEWHERE, [*self._setting.places], _where(config), others)
 
     def _warn_once(self, text: str, *values: object) -> None:
         if text not in self._warned:
@@ -439,10 +480,30 @@ def _check(inner: object, window: object, archive: object) -> None:
         raise ConfigurationError("archive", archive, "None or Discard()")
 
 
+def _flag(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(field, value, "True or False")
+    return value
+
+
+def _holds(value: object) -> bool:
+    """Tell whether a channel holds messages, itself or under a key."""
+    if isinstance(value, dict):
+        return any(isinstance(v, builtins.list) and holds_messages(v) for v in value.values())
+    return isinstance(value, builtins.list) and holds_messages(value)
+
+
 def _names(field: str, value: object) -> builtins.list[str]:
     names = builtins.list(value) if isinstance(value, Collection) else []
     if isinstance(value, str) or not all(isinstance(name, str) for name in names):
-        raise ConfigurationError(field, value, 'several names, as ("messages",)')
-    if field == "channels" and not all(names or [""]):
-        raise ConfigurationError(field, value, 'at least one name, as ("messages",)')
+        raise ConfigurationError(field, value, f"several names, as {_EXAMPLES[field]}")
+    if (field != "copies" and not names) or (field != "namespaces" and not all(names)):
+        raise ConfigurationError(field, value, f"at least one name, as {_EXAMPLES[field]}")
     return names
+
+
+_EXAMPLES = {
+    "channels": '("messages",)',
+    "copies": '("llm_input_messages",)',
+    "namespaces": '("",) for the root, or None for all',
+}
