@@ -27,11 +27,11 @@ from ._errors import ConfigurationError, ReductionError
 from ._forwarding import ForwardingSaver
 from ._lineage import NOTHING, Lineage, Trace
 from ._lookup import afind_trace, afold_lists, find_trace, fold_lists, key_of, traced
-from ._pending import clean, concerns, readmitted
+from ._pending import clean, concerns, new_among, readmitted
 from ._reduction import Offer, Reduction, Setting, reduce_checkpoint
 from ._stats import ChannelStats, Counts, Stats
 from .engine import Plan, When, Window
-from .engine.messages import holds_messages, identifier
+from .engine.messages import holds_messages
 
 logger = logging.getLogger("reducing_saver")
 
@@ -287,8 +287,9 @@ class ReducingSaver(ForwardingSaver):
     ) -> builtins.list[Any]:
         """Return what is new in a list that a client sends whole on every turn.
 
-        Left out is what the thread holds or has evicted, by id. What was evicted is remembered in
-        this process. A message without an id is always new.
+        Left out is what the thread holds with the same content or has evicted, by id, and removals
+        of what it does not hold. What was evicted is remembered in this process. A message
+        without an id is always new.
         """
         found = self.get_tuple(config)
         return self._new(messages, channel, found, self._trace(found.config) if found else Trace())
@@ -311,9 +312,8 @@ class ReducingSaver(ForwardingSaver):
         if channel not in self._setting.places:
             raise ConfigurationError("channel", channel, f"one of {[*self._setting.places]}")
         held = read(found.checkpoint, self._setting.places[channel]) if found else None
-        known = {identifier(m) for m in held} - {None} if isinstance(held, builtins.list) else ()
-        line = trace.evicted.get(channel, NOTHING)
-        return [m for m in messages if identifier(m) not in known and m not in line]
+        messages_held = held if isinstance(held, builtins.list) else []
+        return new_among(messages, messages_held, trace.evicted.get(channel, NOTHING))
 
     def _trace(self, config: RunnableConfig) -> Trace:
         return find_trace(self._lineage, super().get_tuple, config)
