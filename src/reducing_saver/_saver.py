@@ -444,7 +444,7 @@ class ReducingSaver(ForwardingSaver):
 
     def _look_elsewhere(self, config: RunnableConfig, checkpoint: Checkpoint) -> None:
         """Say once that no channel of this saver is there while others hold messages."""
-        if self._counts.read().channels:
+        if self._counts.read().channels or not at_rest(checkpoint):
             return
         others = [name for name, value in checkpoint["channel_values"].items() if _holds(value)]
         if others:
