@@ -11,13 +11,14 @@ from reducing_saver import Window
 from .conversations import take, tool_heavy
 from .loop import Loop
 from .report import Goal, Report, Table, main, progress
-from .stores import Store, stores, wrapped
+from .stores import Hollow, Store, stores, wrapped
 from .timing import Act, Prepare, interleave
 
 ROUNDS = {50: 400, 1_000: 100, 5_000: 40}
 """Messages in the list that is loaded, and how often it is."""
 
 WRITES = 400
+ALONE = "alone"
 NEVER = Window(("tokens", 10**9))
 
 
@@ -35,25 +36,31 @@ def _measure(report: Report, store: Store, short: bool) -> None:
     rows = []
     for size, rounds in ROUNDS.items():
         progress(f"reads: {store.name}, {size:,} messages")
-        with _pair(store, size) as loops:
-            cases = {name: _load(loop) for name, loop in loops.items()}
+        with _loops(store, size) as loops:
+            cases = {name: _load(loop) for name, loop in loops.items() if name != ALONE}
             rows.append((f"get_tuple, {size:,} messages", interleave(cases, rounds // share)))
-    with _pair(store, 50) as loops:
+    with _loops(store, 50) as loops:
         cases = {name: _write(loop) for name, loop in loops.items()}
         rows.append(("put_writes, 3 messages", interleave(cases, WRITES // share)))
     pairs = [(call, times["bare"], times["wrapped"]) for call, times in rows]
-    table = [(call, bare.ms, ours.ms, ours.against(bare)) for call, bare, ours in pairs]
-    report.tables.append(Table(store.name, ("call", "bare ms", "wrapped ms", "ratio"), table))
+    alone = [times[ALONE].ms if ALONE in times else None for _, times in rows]
+    table = [
+        (call, bare.ms, ours.ms, ours.against(bare), own)
+        for (call, bare, ours), own in zip(pairs, alone, strict=True)
+    ]
+    columns = ("call", "bare ms", "wrapped ms", "ratio", "alone, ms")
+    report.tables.append(Table(store.name, columns, table))
     for call, bare, ours in pairs:
         text = f"{store.name}, {call}: wrapped / bare"
         report.goals.append(Goal(text, ours.against(bare), 1.05))
 
 
 @contextlib.contextmanager
-def _pair(store: Store, size: int) -> Iterator[dict[str, Loop]]:
+def _loops(store: Store, size: int) -> Iterator[dict[str, Loop]]:
     messages = take(tool_heavy(), size)
     with store.open() as bare, store.open() as inner:
-        loops = {"bare": Loop(bare), "wrapped": Loop(wrapped(inner, NEVER))}
+        savers = {"bare": bare, "wrapped": wrapped(inner, NEVER), ALONE: wrapped(Hollow(), NEVER)}
+        loops = {name: Loop(saver) for name, saver in savers.items()}
         for loop in loops.values():
             loop.ready(messages)()
         yield loops

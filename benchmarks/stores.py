@@ -36,13 +36,18 @@ def wrapped(saver: Saver, window: Window) -> Saver:
 
 
 class Hollow(InMemorySaver):
-    """Take a checkpoint and store nothing: what is left of a put is the wrapper's own time."""
+    """Take what is put and store nothing: what is left of a put is the wrapper's own time."""
 
     def put(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: Any, new_versions: Any
     ) -> RunnableConfig:
         found = config["configurable"]
         return {"configurable": {**found, "checkpoint_id": checkpoint["id"]}}
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = ""
+    ) -> None:
+        return
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ SHELL = [line for _, lang, block in BLOCKS if lang == "sh" for line in block.str
 def test_every_block_is_run() -> None:
     kinds = {(how, language) for how, language, _ in BLOCKS}
     assert kinds == {("run", "python"), ("checkpointer.py", "python"), ("", "sh")}
-    assert len(SHELL) == 4
+    assert len(SHELL) == 5
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
@@ -61,8 +62,15 @@ def test_a_server_can_load_the_checkpointer(
     asyncio.run(load())
 
 
+def test_the_extras_are_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert SHELL[0] == "pip install '.[sqlite]'"
+    named = set(re.findall(r"`(\w+)`", TEXT.partition("## Install")[2].partition("##")[0]))
+    assert named == set(project["optional-dependencies"]) - {"dev"}
+
+
 def test_the_first_command_runs_the_demo() -> None:
-    *_, extra, demo = SHELL[0].split(" && ")
+    *_, extra, demo = SHELL[1].split(" && ")
     assert "'.[demo]'" in extra
     assert shlex.split(demo) == [".venv/bin/reducing-saver", "demo"]
     command = [sys.executable, "-m", "reducing_saver", "demo", "--turns", "12"]
@@ -72,13 +80,13 @@ def test_the_first_command_runs_the_demo() -> None:
 
 
 def test_the_second_command_is_what_ci_runs() -> None:
-    assert SHELL[1] in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert SHELL[2] in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("line", SHELL[2:])
+@pytest.mark.parametrize("line", SHELL[3:])
 def test_the_commands_for_own_conversations(line: str, tmp_path: Path) -> None:
     words = shlex.split(line, comments=True)
-    assert words[0] == "reducing-saver"
+    assert words[0] == ".venv/bin/reducing-saver"
     turn = '{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}'
     (tmp_path / "conversations.json").write_text(f"[{', '.join([turn] * 9)}]")
     command = [sys.executable, "-m", "reducing_saver", *words[1:]]

@@ -8,7 +8,8 @@ from ._forwarding import ForwardingSaver, NotASaverError
 from ._hooks import Background, Eviction, RememberFacts, messages_hook
 from ._saver import ReducingSaver
 from ._stats import ChannelStats, Stats
-from ._summary import Summary, SummaryError
+from ._summary import Summary
+from ._summary_call import SummaryError
 from ._version import __version__
 from .engine import Reduced, Window, reduce_messages
 

@@ -21,7 +21,7 @@ class ConfigurationError(ReducingSaverError, ValueError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         self.field, self.value, self.allowed = field, value, allowed
-        super().__init__(f"{field}={value!r} is not allowed: {field} must be {allowed}")
+        super().__init__(f"{field}={value!r} is not allowed; allowed is {allowed}")
 
 
 class WindowError(ConfigurationError):

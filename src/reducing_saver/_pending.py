@@ -7,7 +7,7 @@ write stays, perhaps empty: a task without writes runs again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -77,6 +77,23 @@ def readmitted(writes: Sequence[tuple[str, Any]], channel: str) -> list[Message]
             replaced, kept = _replacement(value)
             found += kept if replaced else ()
     return found
+
+
+def new_among(
+    messages: Sequence[Message], held: Sequence[Message], evicted: Container[Message]
+) -> list[Message]:
+    """Return which messages of a client are new to a thread that holds and has evicted others."""
+    known = {own: message for message in held if (own := identifier(message))}
+
+    def is_new(message: Message) -> bool:
+        own = identifier(message)
+        if _removes(message):
+            return own in known or own == _REMOVE_ALL
+        if own in known:
+            return field(message, "content") != field(known[own], "content")
+        return message not in evicted
+
+    return [message for message in messages if is_new(message)]
 
 
 def _cleaned(value: Any, is_evicted: IsEvicted, held: set[str], coming: set[str]) -> Any:

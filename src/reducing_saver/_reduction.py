@@ -105,8 +105,8 @@ class Step:
     """Hold what is to be done with one list: what was offered, what had left before, the plan.
 
     `summary` takes the place of the one in the list; `waits` is how long the list has to be before
-    an eviction that failed is tried again. `version` is the one the list is moved to where nobody wrote it; `unmoved` that none could be
-    made.
+    an eviction that failed is tried again. `version` is the one the list is moved to where nobody
+    wrote it; `unmoved` that none could be made.
     """
 
     name: str

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ._reduction import Offer, Proposal, Step
 from ._stats import Counts
-from ._summary import Summarised, Summary, newest_summary
+from ._summary import Summarised, Summary
+from ._summary_message import newest_summary
 from .engine import Window
 from .engine.plan import exceeds
 

@@ -31,7 +31,7 @@ from ._forwarding import ForwardingSaver
 from ._hooks import Hook
 from ._lineage import NOTHING, Lineage, Trace
 from ._lookup import afind_trace, afold_lists, find_trace, fold_lists, key_of, traced
-from ._pending import clean, concerns, readmitted
+from ._pending import clean, concerns, new_among, readmitted
 from ._reduction import Offer, Reduction, Setting, ids, propose, settle
 from ._roll import asummarise, patience, summarise
 from ._segment import Leave
@@ -39,7 +39,7 @@ from ._stats import ChannelStats, Counts, Stats
 from ._summary import Summary
 from .engine import Plan, When, Window
 from .engine.counters import plain_text
-from .engine.messages import identifier
+from .engine.messages import holds_messages
 
 logger = logging.getLogger("reducing_saver")
 
@@ -54,6 +54,18 @@ _NOTHING_KEPT = (
 _ABOVE_CAP = (
     "channel %s of %s grew above the window's cap, %s, within one run and was reduced in the "
     "middle of it; set a larger cap to keep longer runs whole (said once)"
+)
+_ALREADY_ABOVE = (
+    "channel %s of %s was already above the window's cap, %s, when it was loaded; it was reduced "
+    "as the run began (said once)"
+)
+_ELSEWHERE = (
+    "none of the channels %s is in %s, which holds messages in %s: is the name in channels= "
+    "right? (said once)"
+)
+_FAILED = (
+    "could not reduce a checkpoint, so it is stored as it is: %s at %s:%s in %s (said once; "
+    "stats() counts the others)"
 )
 _DELTA = (
     "channel %s is a delta channel and is stored as it is; pass its reducer as messages_reducer= "
@@ -72,6 +84,13 @@ class ReducingSaver(ForwardingSaver):
     to rest holds a reduced list; in the middle of a run the full list is stored while it is within
     the window's cap. Nothing else in a checkpoint changes.
 
+    - `inner`: the saver that stores; it stays public as `saver.inner`.
+    - `window`: what stays of a list, see `Window`.
+    - `archive`: where what leaves goes, as `StoreArchive(store)`. None warns, once a saver, that it
+      is gone; `Discard()` says that it may be. `archive_removed`: also what the graph removes.
+    - `summary`: a `Summary` that takes the place of what leaves.
+    - `on_evict`: hooks that are told what left, after its checkpoint is stored; `namespace_key`
+      names the key in the run's config that says whose memory it is (else the thread's).
     - `channels`: where message lists are; `"__previous__.messages"` names a key in the value that
       an `@entrypoint` saves.
     - `copies`: channels that only repeat a list, as `"llm_input_messages"`: bounded by the window's
@@ -87,8 +106,6 @@ class ReducingSaver(ForwardingSaver):
     Raises `NotASaverError` for what is no saver, and `ConfigurationError` for other bad values.
     Safe to use from threads and event loops, as far as the saver inside is.
     """
-
-    enabled: bool
 
     def __init__(
         self,
@@ -112,8 +129,8 @@ class ReducingSaver(ForwardingSaver):
         _check(inner, window, archive, summary, on_evict)
         self.window = window
         self.enabled = enabled
-        self.shadow = shadow
-        self.strict = strict
+        self.shadow = _flag("shadow", shadow)
+        self.strict = _flag("strict", strict)
         places = {name: Place.parse(name) for name in _names("channels", channels)}
         repeats = tuple(Place.parse(name) for name in _names("copies", copies))
         self._summary = summary
@@ -121,6 +138,11 @@ class ReducingSaver(ForwardingSaver):
         archives = bool(self._archive or on_evict)
         self._setting = Setting(window, places, repeats, archives, archives and archive_removed)
         self._namespace_key = namespace_key
+        if messages_reducer is not None and not callable(messages_reducer):
+            allowed = "None, or the reducer of the graph's DeltaChannel"
+            raise ConfigurationError("messages_reducer", messages_reducer, allowed)
+        if set(places) & set(copies):
+            raise ConfigurationError("copies", copies, "names that are not in channels")
         self._messages_reducer = messages_reducer
         self._namespaces = None if namespaces is None else {*_names("namespaces", namespaces)}
         self._lineage = Lineage()
@@ -130,6 +152,20 @@ class ReducingSaver(ForwardingSaver):
         self._warned: set[str] = set()
         if archive is None and not shadow:
             warnings.warn(_NOTHING_KEPT, stacklevel=2)
+
+    def __repr__(self) -> str:
+        state = ", shadow=True" if self.shadow else ""
+        state += "" if self.enabled else ", enabled=False"
+        return f"{type(self).__name__}({self.inner!r}, {self.window!r}{state})"
+
+    @property
+    def enabled(self) -> bool:
+        """Whether lists are reduced; may be set at any time."""
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, enabled: bool) -> None:
+        self._enabled = _flag("enabled", enabled)
 
     def put(
         self,
@@ -302,8 +338,9 @@ class ReducingSaver(ForwardingSaver):
     ) -> builtins.list[Any]:
         """Return what is new in a list that a client sends whole on every turn.
 
-        Left out is what the thread holds or has evicted, by id. What was evicted is remembered in
-        this process. A message without an id is always new.
+        Left out is what the thread holds with the same content or has evicted, by id, and removals
+        of what it does not hold. What was evicted is remembered in this process. A message
+        without an id is always new.
         """
         found = self.get_tuple(config)
         return self._new(messages, channel, found, self._trace(found.config) if found else Trace())
@@ -326,9 +363,8 @@ class ReducingSaver(ForwardingSaver):
         if channel not in self._setting.places:
             raise ConfigurationError("channel", channel, f"one of {[*self._setting.places]}")
         held = read(found.checkpoint, self._setting.places[channel]) if found else None
-        known = {identifier(m) for m in held} - {None} if isinstance(held, builtins.list) else ()
-        line = trace.evicted.get(channel, NOTHING)
-        return [m for m in messages if identifier(m) not in known and m not in line]
+        messages_held = held if isinstance(held, builtins.list) else []
+        return new_among(messages, messages_held, trace.evicted.get(channel, NOTHING))
 
     def _forget(self, thread: str) -> None:
         self._lineage.forget_thread(thread)
@@ -506,13 +542,7 @@ class ReducingSaver(ForwardingSaver):
             raise ReductionError(f"could not reduce a checkpoint of {_where(config)}") from error
         # The text of the error may quote a message, so only its type and place are logged.
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        logger.warning(
-            "could not reduce a checkpoint of %s, so it is stored as it is: %s at %s:%s",
-            _where(config),
-            type(error).__name__,
-            frame.filename,
-            frame.lineno,
-        )
+        self._warn_once(_FAILED, type(error).__name__, frame.filename, frame.lineno, _where(config))
 
     def _remember(self, config: RunnableConfig, step: Reduction) -> None:
         if step.trace is not None:
@@ -520,21 +550,35 @@ class ReducingSaver(ForwardingSaver):
             self._lineage.remember(stored, step.trace)
         self._counts.add(step.done)
         for name, decided in step.plans.items():
-            self._report(config, name, decided)
+            self._report(config, step, name, decided)
+        if step.trace is not None and not step.done:
+            self._look_elsewhere(config, step.checkpoint)
 
-    def _report(self, config: RunnableConfig, name: str, decided: Plan) -> None:
+    def _report(self, config: RunnableConfig, step: Reduction, name: str, decided: Plan) -> None:
         where = _where(config)
-        logger.debug(
-            "%d messages left channel %s of %s (%s)",
+        text = "would evict" if self.shadow else "evicted"
+        logger.info(
+            "%s %d messages from channel %r of %s (%s)",
+            text,
             len(decided.leaving),
             name,
             where,
             decided.when,
         )
         if decided.when is When.RUN:
-            self._warn_once(_ABOVE_CAP, name, where, tuple(decided.window.cap))
+            arrived = step.metadata.get("source") == "input"
+            text = _ALREADY_ABOVE if arrived else _ABOVE_CAP
+            self._warn_once(text, name, where, tuple(decided.window.cap))
         if decided.stuck:
             self._warn_once(_STUCK, name, where, [tuple(mark) for mark in decided.passed])
+
+    def _look_elsewhere(self, config: RunnableConfig, checkpoint: Checkpoint) -> None:
+        """Say once that no channel of this saver is there while others hold messages."""
+        if self._counts.read().channels or not at_rest(checkpoint):
+            return
+        others = [name for name, value in checkpoint["channel_values"].items() if _holds(value)]
+        if others:
+            self._warn_once(_ELSEWHERE, [*self._setting.places], _where(config), others)
 
     def _warn_once(self, text: str, *values: object) -> None:
         if text not in self._warned:
@@ -557,7 +601,13 @@ def _where(config: RunnableConfig) -> str:
     return f"thread {configurable['thread_id']!r}, namespace {namespace!r}"
 
 
-def _check(inner: BaseCheckpointSaver[Any], window: object, archive: object, hooks: object) -> None:
+def _check(
+    inner: BaseCheckpointSaver[Any],
+    window: object,
+    archive: object,
+    summary: object,
+    hooks: object,
+) -> None:
     if isinstance(inner, ReducingSaver):
         raise ConfigurationError("inner", inner, "a saver that is not wrapped yet")
     if not isinstance(window, Window):
@@ -567,9 +617,7 @@ def _check(inner: BaseCheckpointSaver[Any], window: object, archive: object, hoo
             "archive", archive, "an archive, as StoreArchive(store), or Discard()"
         )
     if isinstance(inner.serde, EncryptedSerializer) and getattr(archive, "index_text", False):
-        allowed = (
-            "one without index_text=True: the saver encrypts, and the index would be plain text"
-        )
+        allowed = "one without index_text=True: the saver encrypts, an index is plain text"
         raise ConfigurationError("archive", archive, allowed)
     if not (summary is None or isinstance(summary, Summary)):
         raise ConfigurationError("summary", summary, "a Summary, as Summary(model)")
@@ -577,10 +625,30 @@ def _check(inner: BaseCheckpointSaver[Any], window: object, archive: object, hoo
         raise ConfigurationError("on_evict", hooks, "several functions of an Eviction")
 
 
+def _flag(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(field, value, "True or False")
+    return value
+
+
+def _holds(value: object) -> bool:
+    """Tell whether a channel holds messages, itself or under a key."""
+    if isinstance(value, dict):
+        return any(isinstance(v, builtins.list) and holds_messages(v) for v in value.values())
+    return isinstance(value, builtins.list) and holds_messages(value)
+
+
 def _names(field: str, value: object) -> builtins.list[str]:
     names = builtins.list(value) if isinstance(value, Collection) else []
     if isinstance(value, str) or not all(isinstance(name, str) for name in names):
-        raise ConfigurationError(field, value, 'several names, as ("messages",)')
-    if field == "channels" and not all(names or [""]):
-        raise ConfigurationError(field, value, 'at least one name, as ("messages",)')
+        raise ConfigurationError(field, value, f"several names, as {_EXAMPLES[field]}")
+    if (field != "copies" and not names) or (field != "namespaces" and not all(names)):
+        raise ConfigurationError(field, value, f"at least one name, as {_EXAMPLES[field]}")
     return names
+
+
+_EXAMPLES = {
+    "channels": '("messages",)',
+    "copies": '("llm_input_messages",)',
+    "namespaces": '("",) for the root, or None for all',
+}

@@ -486,7 +486,8 @@ def _function_call(name: str) -> dict[str, object]:
 
 
 _LEADS = ((), (), ("system",), ("system",), ("system", "developer"), ("system",) * 3)
-_STEPS = st.tuples(st.sampled_from(MOVES), st.integers(0, 15))
+# two moves at a time: hypothesis draws short lists, and short histories are seldom cut
+_PAIRS = st.tuples(st.sampled_from(MOVES), st.sampled_from(MOVES), st.integers(0, 15))
 _PLAIN_STEPS = st.tuples(st.sampled_from(PLAIN_MOVES), st.integers(0, 15))
 
 
@@ -508,8 +509,8 @@ def histories(draw: st.DrawFn, *, max_moves: int = 24) -> list[object]:
     ids = draw(st.sampled_from(list(Ids)))
     form = draw(st.sampled_from([*Form, None, None, None]))
     writer = Writer(ids, message_ids=draw(st.booleans()))
-    least = draw(st.sampled_from((0, 6, 12)))
-    steps = draw(st.lists(_STEPS, min_size=least, max_size=max_moves))
+    pairs = draw(st.lists(_PAIRS, max_size=max_moves // 2))
+    steps = [(move, v) for one, two, v in pairs for move in (one, two)]
     said = _history(lead, summaries, steps, writer)
     return render_all(said, form, seed=draw(st.integers(0, 9)))
 

@@ -469,6 +469,16 @@ def test_of_several_summaries_the_newest_is_the_summary() -> None:
     assert len(left) == 4
 
 
+def test_a_summary_further_down_is_an_ordinary_unit() -> None:
+    """It leaves with its turn, is no turn of its own, and the one at the head stays."""
+    units = split(write("sys S H A S A H A"))
+    assert [unit.turn for unit in units] == [-1, -1, 1, 1, 1, 1, 2, 2]
+    messages = write("sys S H A S A H A")
+    left = reduce_messages(messages, Window(("turns", 1), ("turns", 1))).messages
+    assert left == [*messages[:2], *messages[-2:]]
+    assert [unit.turn for unit in split(write("H A S H A"))] == [1, 1, 1, 2, 2]
+
+
 def test_an_ordinary_source_is_no_summary() -> None:
     human = HumanMessage("x", additional_kwargs={"lc_source": "upload"})
     assert kind(human) is Kind.HUMAN

@@ -163,16 +163,18 @@ def test_e1_units_cover_every_message_once(messages: list[object]) -> None:
 def test_e1_turns_are_numbered_from_human_messages(messages: list[object]) -> None:
     """E1: a turn is a human message and all units up to the next one."""
     units = split(messages)
-    numbers = [unit.turn for unit in units if unit.kind is not Kind.SUMMARY]
+    head = [unit for unit in units if unit.turn == -1]
+    numbers = [unit.turn for unit in units if unit.turn >= 0]
     assert numbers == sorted(numbers)
     humans = [unit.turn for unit in units if unit.kind is Kind.HUMAN]
     assert humans == list(range(1, len(humans) + 1))
     for before, unit in pairwise(units):
         if unit.turn > max(before.turn, 0):
             assert unit.kind is Kind.HUMAN
+    assert [unit.kind for unit in head if unit.kind is not Kind.SYSTEM] in ([], [Kind.SUMMARY])
+    for unit in units[: units.index(head[-1])] if head else ():
+        assert unit.kind is Kind.SYSTEM or _is_summary(unit.messages[0])
     for unit in units:
-        if unit.turn == -1:
-            assert unit.kind in (Kind.SYSTEM, Kind.SUMMARY)
         if unit.kind in (Kind.TOOLS,):
             assert unit.tools
         else:

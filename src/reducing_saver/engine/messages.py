@@ -8,7 +8,7 @@ Responses items, serialised LangChain dicts (`message_to_dict`, the `lc` constru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -104,6 +104,11 @@ def role(message: Message) -> Role:
     if known is Role.HUMAN and type(field(message, "content")) is not str:
         return Role.TOOL if _block_answers(message) else Role.HUMAN
     return known
+
+
+def holds_messages(messages: Iterable[Message]) -> bool:
+    """Tell whether there is any message in a list."""
+    return any(role(message) is not Role.OTHER for message in messages)
 
 
 def _learn(kind: type) -> Role | None:

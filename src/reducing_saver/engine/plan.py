@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from .messages import Message, Role, answers, calls, is_summary, role
+from .messages import Message, Role, answers, calls, holds_messages, is_summary, role
 from .units import Kind, Unit, join, leading, split, starts_turn
 from .window import Mark, Measure, Window
 
@@ -51,12 +51,13 @@ class Reason(StrEnum):
     WITHIN = "within keep"
     BELOW = "nothing passed"
     OLDER = "older than keep"
+    HALF = "above half of a trigger"
     ABOVE_CAP = "above cap"
 
     @property
     def verdict(self) -> Verdict:
         """Return what happens to a unit with this reason."""
-        gone = self in (Reason.OLDER, Reason.ABOVE_CAP)
+        gone = self in (Reason.OLDER, Reason.HALF, Reason.ABOVE_CAP)
         return Verdict.EVICT if gone else Verdict.KEEP
 
 
@@ -180,7 +181,7 @@ def plan(messages: Sequence[Message], window: Window, *, when: When = When.REST)
     `token_counter` or a `pinned` predicate of the user's raises.
     """
     when = When(when)
-    if not isinstance(messages, list) or not _holds_messages(messages):
+    if not isinstance(messages, list) or not holds_messages(messages):
         return Plan(messages, window, when)
     passed = _passed(messages, window, when)
     if not passed:
@@ -208,10 +209,6 @@ def size(unit: Unit, measure: Measure, window: Window) -> int:
         case "tokens" | "bytes":
             sizes = window.sizes(measure)
             return sum(sizes.of(message) for message in unit.messages)
-
-
-def _holds_messages(messages: Sequence[Message]) -> bool:
-    return any(role(message) is not Role.OTHER for message in messages)
 
 
 def _passed(messages: Sequence[Message], window: Window, when: When) -> tuple[Mark, ...]:
@@ -405,17 +402,17 @@ class _Decision:
         limits = _limits(self.window, over_cap=self.over_cap)
         fixed = [u for i, u in enumerate(self.units) if i in self.stays or u.turn == self.current]
         used = {measure: _sum(fixed, measure, self.window) for measure in limits}
-        full = False
+        passed: Measure | None = None
         for turn in self._earlier_turns():
             for measure, limit in limits.items():
-                used[measure] += sum(size(self.units[i], measure, self.window) for i in turn)
-                full = full or used[measure] > limit
-                if full:
-                    break
-            reason = Reason.OLDER if full else Reason.WITHIN
-            (self.goes if full else self.stays).update(dict.fromkeys(turn, reason))
-            if full:
-                limits = {}
+                if passed is None:
+                    used[measure] += sum(size(self.units[i], measure, self.window) for i in turn)
+                    passed = measure if used[measure] > limit else None
+            if passed is None:
+                self.stays.update(dict.fromkeys(turn, Reason.WITHIN))
+            else:
+                reason = Reason.OLDER if passed == self.window.keep.measure else Reason.HALF
+                self.goes.update(dict.fromkeys(turn, reason))
 
     def _earlier_turns(self) -> Iterator[list[int]]:
         """Yield the free units of each earlier turn, newest turn first."""

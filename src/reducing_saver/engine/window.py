@@ -44,7 +44,8 @@ class Window:
 
     Marks are `(measure, value)` with the measures `messages`, `turns`, `tokens` and `bytes`, and
     count everything but the leading system messages. Nothing leaves until a trigger is passed;
-    then whole turns go, oldest first, until at most `keep` is left. The current turn is never
+    then whole turns go, oldest first, until at most `keep` is left, and at most half of each
+    trigger that is in another measure. The current turn is never
     split before the list is larger than `cap`.
 
     - `trigger`: one mark or several (any of them); twice `keep` by default, so that evictions
@@ -173,14 +174,15 @@ def _mark(name: str, value: object) -> Mark:
         raise WindowError(name, value, allowed)
     found = next((known for known in MEASURES if known == measure), None)
     if found is None:
-        raise WindowError(name, value, allowed)
+        raise WindowError(name, value, f"one of the measures {', '.join(MEASURES)}")
     return Mark(found, _number(name, number, least=1, shown=value))
 
 
 def _number(name: str, value: object, *, least: int, shown: object = None) -> int:
     if type(value) is not int or not least <= value <= _LARGEST:
         shown = value if shown is None else shown
-        raise WindowError(name, shown, f"a whole number from {least} to {_LARGEST:,}")
+        what = "a whole number" if shown is value else "a measure with a whole number"
+        raise WindowError(name, shown, f"{what} from {least} to {_LARGEST:,}")
     return value
 
 
@@ -270,7 +272,7 @@ def _tiktoken(media_tokens: int) -> Counter:
     try:
         return tiktoken_counter(media_tokens)
     except ImportError:
-        allowed = "tiktoken to be installed: pip install 'reducing-saver[tiktoken]'"
+        allowed = "it once tiktoken is installed: pip install 'reducing-saver[tiktoken]'"
         raise WindowError("token_counter", "tiktoken", allowed) from None
     except Exception as error:
         # tiktoken downloads its data file when it is first used; what it raises is its client's.
