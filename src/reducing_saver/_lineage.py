@@ -41,7 +41,7 @@ class Evicted:
     fork copies it. Of a line that has evicted more than 200,000 messages the newer half is kept.
     """
 
-    __slots__ = ("_count", "_log", "digests")
+    __slots__ = ("_count", "_holds_objects", "_log", "digests")
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Evicted:
     ) -> None:
         self._log = {name: (i, message) for i, (name, message) in enumerate(held.items())}
         self._count = len(self._log)
+        self._holds_objects = any(message is not None for message in held.values())
         self.digests = digests
 
     def __len__(self) -> int:
@@ -71,8 +72,18 @@ class Evicted:
         """Return a list less what was evicted; the same object where nothing was."""
         if not len(self):
             return messages
-        left = [message for message in messages if message not in self]
+        left = self._without_ids(messages)
         return messages if len(left) == len(messages) else left
+
+    def _without_ids(self, messages: list[Message]) -> list[Message]:
+        """Look at nothing but ids where that is enough: this runs over the whole list of a run."""
+        log = self._log
+        if self._count == len(log) and not self._holds_objects and not self.digests:
+            try:
+                return [message for message in messages if message.id not in log]  # type: ignore[attr-defined]
+            except (AttributeError, TypeError):
+                pass  # dicts, or ids of another kind
+        return [message for message in messages if message not in self]
 
     def plus(self, messages: Iterable[Message], *, with_calls: bool = False) -> Evicted:
         """Return these and more; also the calls they make, for pending writes that answer them."""
@@ -87,6 +98,9 @@ class Evicted:
                 return Evicted(self._held(newest=MOST_NAMES // 2) | added, self.digests)
             grown = Evicted(digests=self.digests)
             grown._log = self._log
+            grown._holds_objects = self._holds_objects or any(
+                held is not None for held in added.values()
+            )
             for name, held in added.items():
                 grown._log.setdefault(name, (len(grown._log), held))
             grown._count = len(grown._log)
@@ -160,6 +174,7 @@ class Lineage:
         self._lock = threading.Lock()
         self._threads: OrderedDict[tuple[str, str], OrderedDict[str, Trace]] = OrderedDict()
         self._readmitted: OrderedDict[CheckpointKey, dict[str, list[Message]]] = OrderedDict()
+        self._weights: dict[tuple[str, str], int] = {}
         self._weight = 0
 
     def find(self, key: CheckpointKey) -> Trace | None:
@@ -173,14 +188,17 @@ class Lineage:
 
     def remember(self, key: CheckpointKey, trace: Trace) -> None:
         """Keep the trace of a checkpoint that was stored."""
+        thread = key[:2]
         with self._lock:
-            traces = self._threads.setdefault(key[:2], OrderedDict())
-            self._weight -= _heaviest(traces)
+            traces = self._threads.setdefault(thread, OrderedDict())
             traces[key.checkpoint] = trace
             if len(traces) > MOST_CHECKPOINTS:
                 traces.popitem(last=False)
-            self._weight += _heaviest(traces)
-            self._threads.move_to_end(key[:2])
+            # A line only grows, and shares what it holds: its newest trace is its weight.
+            weight = trace.weight()
+            self._weight += weight - self._weights.get(thread, 0)
+            self._weights[thread] = weight
+            self._threads.move_to_end(thread)
             self._shrink()
 
     def learn(self, key: CheckpointKey, trace: Trace) -> None:
@@ -205,15 +223,14 @@ class Lineage:
         """Forget a thread that was deleted."""
         with self._lock:
             for key in [key for key in self._threads if key[0] == thread]:
-                self._weight -= _heaviest(self._threads.pop(key))
+                self._drop(key)
 
     def _shrink(self) -> None:
         while len(self._threads) > 1 and (
             len(self._threads) > MOST_THREADS or self._weight > MOST_NAMES
         ):
-            _, traces = self._threads.popitem(last=False)
-            self._weight -= _heaviest(traces)
+            self._drop(next(iter(self._threads)))
 
-
-def _heaviest(traces: Mapping[str, Trace]) -> int:
-    return max((trace.weight() for trace in traces.values()), default=0)
+    def _drop(self, thread: tuple[str, str]) -> None:
+        del self._threads[thread]
+        self._weight -= self._weights.pop(thread, 0)

@@ -135,9 +135,11 @@ def _replacement(value: Any) -> tuple[bool, list[Message]]:
     overwrite = _overwritten(value)
     if overwrite is not None:
         return True, overwrite if isinstance(overwrite, list) else []
-    items = list(_items(value))
-    last = max((i for i, m in enumerate(items) if field(m, "id") == _REMOVE_ALL), default=-1)
-    return last >= 0, items[last + 1 :]
+    items = value if isinstance(value, list | tuple) else (value,)
+    for place in range(len(items) - 1, -1, -1):
+        if field(items[place], "id") == _REMOVE_ALL:
+            return True, list(items[place + 1 :])
+    return False, []
 
 
 def _overwritten(value: Any) -> Any:

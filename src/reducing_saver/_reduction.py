@@ -15,7 +15,7 @@ from ._lineage import NOTHING, Evicted, Trace
 from ._record import Record, digests
 from ._segment import Leave, Segment, Why, cut_spans, segment_id
 from ._stats import ChannelStats
-from .engine import Plan, When, Window, apply, plan, reduce_messages, split
+from .engine import Plan, When, Window, apply, plan, split
 from .engine.apply import with_summary
 from .engine.messages import Message, identifier, is_summary
 
@@ -35,7 +35,7 @@ class Setting:
         return {place.key or place.channel for place in self.places.values()}
 
     def bound(self, lines: Iterable[Evicted]) -> Callable[[list[Message]], list[Message]]:
-        """Return what bounds a copy: above the cap, it holds what the middle of a run may."""
+        """Return what bounds a copy: above the cap, it holds what a crossing leaves."""
 
         def bounded(messages: list[Message]) -> list[Message]:
             if not plan(messages, self.window, when=When.RUN).changes:
@@ -43,7 +43,7 @@ class Setting:
             left = messages
             for line in lines:
                 left = line.without(left) or left
-            return reduce_messages(left, self.window, when=When.RUN).messages
+            return apply(plan(left, self.window, when=When.RUN, crossing=True))
 
         return bounded
 
@@ -166,7 +166,7 @@ class Reduction:
     def as_shadow(self, untouched: Reduction) -> Reduction:
         """Return this decision with everything stored as it was offered."""
         done = {
-            name: replace(s, evicted=0, would_evict=s.evicted, repeated=0, stored=s.offered)
+            name: s._replace(evicted=0, would_evict=s.evicted, repeated=0, stored=s.offered)
             for name, s in self.done.items()
         }
         trace = self.trace and replace(self.trace, segments={})

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelStats:
+class ChannelStats(NamedTuple):
     """Hold what was done to one channel, by one put or in total.
 
     - `puts`: checkpoints that carried messages in this channel.
@@ -34,9 +36,9 @@ class ChannelStats:
     unmoved: int = 0
     failures: int = 0
 
-    def __add__(self, other: ChannelStats) -> ChannelStats:
-        names = self.__dataclass_fields__
-        return ChannelStats(**{name: getattr(self, name) + getattr(other, name) for name in names})
+    def plus(self, other: ChannelStats) -> ChannelStats:
+        """Return the sum of both."""
+        return ChannelStats(*map(add, self, other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Stats:
     @property
     def total(self) -> ChannelStats:
         """Return the sum over all channels."""
-        return sum(self.channels.values(), ChannelStats())
+        return reduce(ChannelStats.plus, self.channels.values(), ChannelStats())
 
 
 class Counts:
@@ -73,7 +75,7 @@ class Counts:
         with self._lock:
             channels = dict(self._stats.channels)
             for name, stats in put.items():
-                channels[name] = channels.get(name, ChannelStats()) + stats
+                channels[name] = channels.get(name, ChannelStats()).plus(stats)
             self._stats = replace(self._stats, channels=channels, last_put=put)
 
     def add_delivery(self, *, failed: bool) -> None:

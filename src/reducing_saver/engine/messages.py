@@ -93,6 +93,7 @@ _MEDIA_KEYS = frozenset({"inline_data", "inlineData", "file_data", "fileData"})
 _CALL_TYPES = frozenset({"tool_use", "tool_call", "function_call"})
 
 _role_of_class: dict[type, Role | None] = {}
+_UNSURE = (Role.HUMAN, None)
 
 
 def role(message: Message) -> Role:
@@ -104,6 +105,11 @@ def role(message: Message) -> Role:
     if known is Role.HUMAN and type(field(message, "content")) is not str:
         return Role.TOOL if _block_answers(message) else Role.HUMAN
     return known
+
+
+def may_be_human(message: Message) -> bool:
+    """Tell at once, from its class, whether a message needs a look at its role."""
+    return _role_of_class.get(type(message)) in _UNSURE
 
 
 def holds_messages(messages: Iterable[Message]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-from .messages import Message, Role, answers, calls, holds_messages, is_summary, role
+from .messages import Message, Role, answers, calls, holds_messages, is_summary, may_be_human, role
 from .units import Kind, Unit, join, leading, split, starts_turn
 from .window import Mark, Measure, Window
 
@@ -173,8 +173,17 @@ class Plan:
         return f"{len(self.evicted)} of {len(self.units)} units leave: {marks} passed ({self.when})"
 
 
-def plan(messages: Sequence[Message], window: Window, *, when: When = When.REST) -> Plan:
+def plan(
+    messages: Sequence[Message],
+    window: Window,
+    *,
+    when: When = When.REST,
+    crossing: bool = False,
+) -> Plan:
     """Decide which units of a list stay.
+
+    `crossing=True` takes the cap as passed, whatever the size: a list is cut down to what the
+    middle of a run is cut down to.
 
     Pure and linear in the list. Tokens are counted from the tail and no further than the decision
     needs. What is no list, or holds no message, is left as it is. Raises only what a
@@ -183,15 +192,15 @@ def plan(messages: Sequence[Message], window: Window, *, when: When = When.REST)
     when = When(when)
     if not isinstance(messages, list) or not holds_messages(messages):
         return Plan(messages, window, when)
-    passed = _passed(messages, window, when)
+    passed = (window.cap,) if crossing else _passed(messages, window, when)
     if not passed:
         return Plan(messages, window, when)
-    if when is When.REST and (cut := _plain_cut(messages, window)):
+    if when is When.REST and not crossing and (cut := _plain_cut(messages, window)):
         left = messages[cut.stop :]
         stuck = any(_measure(left, mark.measure, window) > mark.value for mark in passed)
         return Plan(messages, window, when, passed, stuck, cut)
     units = tuple(split(messages))
-    reasons = _Decision(units, window, when, passed).reasons()
+    reasons = _Decision(units, window, when, passed, crossing=crossing).reasons()
     if Reason.ABOVE_CAP in reasons and window.cap not in passed:
         passed = (*passed, window.cap)
     kept = [unit for unit, r in zip(units, reasons, strict=True) if r.verdict is Verdict.KEEP]
@@ -236,9 +245,11 @@ def exceeds(messages: Sequence[Message], mark: Mark, window: Window) -> bool:
 def _more_turns(messages: Sequence[Message], limit: int) -> bool:
     turns = 0
     for message in reversed(messages):
-        turns += starts_turn(message)
-        if turns > limit:
-            return True
+        # Most are no human's, which their class alone tells: this runs over every message.
+        if may_be_human(message) and starts_turn(message):
+            turns += 1
+            if turns > limit:
+                return True
     return False
 
 
@@ -331,8 +342,15 @@ class _Decision:
     """Give every unit its reason, in three steps: what must stay, whole turns, the current turn."""
 
     def __init__(
-        self, units: tuple[Unit, ...], window: Window, when: When, passed: tuple[Mark, ...]
+        self,
+        units: tuple[Unit, ...],
+        window: Window,
+        when: When,
+        passed: tuple[Mark, ...],
+        *,
+        crossing: bool = False,
     ) -> None:
+        self.bound = window.cap.value // 2 if crossing else window.cap.value
         self.units, self.window, self.when = units, window, when
         self.current = max((unit.turn for unit in units), default=0)
         self.over_cap = window.cap in passed
@@ -343,7 +361,7 @@ class _Decision:
     def reasons(self) -> tuple[Reason, ...]:
         self._protect()
         self._evict_turns()
-        if self._kept(self.window.cap.measure) > self.window.cap.value:
+        if self._kept(self.window.cap.measure) > self.bound:
             self._split_current_turn()
         default = Reason.CURRENT
         chosen = (self.goes.get(i) or self.stays.get(i) for i in range(len(self.units)))
