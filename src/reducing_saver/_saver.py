@@ -343,7 +343,8 @@ class ReducingSaver(ForwardingSaver):
         without an id is always new.
         """
         found = self.get_tuple(config)
-        return self._new(messages, channel, found, self._trace(found.config) if found else Trace())
+        trace = self._trace(found.config) if found else Trace()
+        return self._new(messages, channel, found, trace)
 
     async def anew_messages(
         self, config: RunnableConfig, messages: Sequence[Any], *, channel: str = "messages"
