@@ -228,7 +228,11 @@ def _offered(offer: Offer, name: str, place: Place) -> list[Message] | None:
 
 def _removed(stored: list[Message], messages: list[Message]) -> Removed | None:
     here = ids(messages)
-    gone = [i for i, m in enumerate(stored) if (own := identifier(m)) and own not in here]
+    gone = [
+        place
+        for place, message in enumerate(stored)
+        if (own := identifier(message)) and own not in here and not is_summary(message)
+    ]
     return Removed(stored, tuple(gone)) if gone else None
 
 
@@ -369,8 +373,14 @@ def _summary(step: Step) -> tuple[Message, ...]:
 
 
 def ids(messages: Iterable[Message]) -> frozenset[str]:
-    """Return the ids of messages that have one."""
-    return frozenset(own for message in messages if (own := identifier(message)))
+    """Return the ids of messages that have one; a summary is nobody's message."""
+    return frozenset(own for m in messages if (own := identifier(m)) and not is_summary(m))
+
+
+def lacks(messages: list[Message], held: frozenset[str]) -> bool:
+    """Tell whether a list lacks a message that was held before; looks at its tail first."""
+    tail = messages[-2 * len(held) - 10 :]
+    return not (held <= ids(tail) or held <= ids(messages))
 
 
 def _count(step: Step) -> ChannelStats:

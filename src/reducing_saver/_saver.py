@@ -32,7 +32,7 @@ from ._hooks import Hook
 from ._lineage import NOTHING, Lineage, Trace
 from ._lookup import afind_trace, afold_lists, find_trace, fold_lists, key_of, traced
 from ._pending import clean, concerns, new_among, readmitted
-from ._reduction import Offer, Reduction, Setting, ids, propose, settle
+from ._reduction import Offer, Reduction, Setting, lacks, propose, settle
 from ._roll import asummarise, patience, summarise
 from ._segment import Leave
 from ._stats import ChannelStats, Counts, Stats
@@ -458,7 +458,7 @@ class ReducingSaver(ForwardingSaver):
         """Tell whether a list lacks messages that the parent holds: the graph removed them."""
         for name, held in parent.held.items():
             messages = read(offered.checkpoint, self._setting.places[name])
-            if isinstance(messages, builtins.list) and not held <= ids(messages):
+            if isinstance(messages, builtins.list) and lacks(messages, held):
                 return True
         return False
 

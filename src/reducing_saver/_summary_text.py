@@ -67,9 +67,7 @@ def _together(group: Sequence[Chunk]) -> Chunk:
     return Chunk(members, text, size, all(chunk.whole for chunk in group))
 
 
-def _pieces(
-    messages: Sequence[Message], room: int, count: Count, written: bool
-) -> Iterator[Chunk]:
+def _pieces(messages: Sequence[Message], room: int, count: Count, written: bool) -> Iterator[Chunk]:
     def measured(members: Sequence[Message], text: str) -> Chunk:
         size = text_size(text, count) if written else sum(map(count, members))
         return Chunk(tuple(members), text, size)
@@ -98,13 +96,14 @@ def text_size(text: str, count: Count) -> int:
 
 def _write(unit: Unit) -> list[str]:
     """Write each message of a unit down as `speaker: text`; no content can look like a speaker."""
-    names = {call.id: call.name for message in unit.messages for call in calls(message)}
+    asked = unit.messages if unit.tools else ()
+    names = {call.id: call.name for message in asked for call in calls(message)}
     return ["\n".join(map(_indented, _lines(message, names))) for message in unit.messages]
 
 
 def _lines(message: Message, names: dict[str, str]) -> Iterator[str]:
     label, text = _label(message, names), content_text(message)
-    asked = list(_asked(message))
+    asked = list(_asked(message)) if role(message) is Role.AI else []
     if text or not asked:
         yield f"{label}: {text or '(no text)'}"
     for name, arguments in asked:
@@ -127,7 +126,7 @@ def _label(message: Message, names: dict[str, str]) -> str:
         found = [answer.name or names.get(answer.id, "") for answer in answers(message)]
         failed = " (error)" if field(message, "status") == "error" else ""
         return f"result of {', '.join(filter(None, map(_line, found))) or 'a tool'}{failed}"
-    name = field(message, "name")
+    name = None if field(message, "type") == "function_call" else field(message, "name")
     return f"{_LABELS[speaker]} ({_line(name)})" if isinstance(name, str) else _LABELS[speaker]
 
 
@@ -151,8 +150,8 @@ def _said(content: object) -> str:
 def _block(block: object) -> str:
     if isinstance(block, str):
         return _said(block)
-    kind = field(block, "type")
-    if is_media(block):
+    kind = _kind(block)
+    if _is_media(block):
         return _placeholder(block)
     if kind in _THOUGHTS or kind in _CALLS or _function_call(block):
         return ""  # calls have lines of their own
@@ -162,6 +161,16 @@ def _block(block: object) -> str:
     if kind == "tool_result" or isinstance(inner, str):
         return _said(inner)
     return _json(block)
+
+
+def _kind(block: object) -> str:
+    kind = field(block, "type")
+    return kind if isinstance(kind, str) else ""
+
+
+def _is_media(block: object) -> bool:
+    # A JSON schema among the arguments of a call may have a list as its type.
+    return isinstance(field(block, "type"), str | None) and is_media(block)
 
 
 def _placeholder(block: object) -> str:
@@ -199,13 +208,15 @@ def _call_items(message: Message) -> list[object]:
     if field(message, "type") == "function_call":
         return [message]
     extra = field(message, "additional_kwargs")
-    places = [place for place in (extra, message) if place]
+    places = [extra] if extra else []
+    if not isinstance(message, BaseMessage):
+        places.append(message)
     legacy = [call for place in places if (call := field(place, "function_call"))]
     found = legacy or (_items(extra, "tool_calls") if extra else [])
     return found or [
         _function_call(block) or block
         for block in blocks(message)
-        if field(block, "type") in _CALLS or _function_call(block)
+        if _kind(block) in _CALLS or _function_call(block)
     ]
 
 
@@ -219,8 +230,10 @@ def _function_call(block: object) -> object:
 
 
 def _json(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(
-        _lean(value), default=str, ensure_ascii=False
+    text = (
+        value
+        if isinstance(value, str)
+        else json.dumps(_lean(value), default=str, ensure_ascii=False)
     )
     return _said(text)
 
@@ -228,7 +241,7 @@ def _json(value: object) -> str:
 def _lean(value: object) -> object:
     """Return plain data without media and what only a provider can read."""
     if isinstance(value, dict):
-        if is_media(value):
+        if _is_media(value):
             return _placeholder(value)
         return {str(key): _lean(item) for key, item in value.items() if key not in _OPAQUE}
     if isinstance(value, list | tuple):
@@ -278,7 +291,7 @@ def cut_middle(text: str, limit: int, count: Count) -> str:
 
 
 def _longest(length: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest size that fits, by doubling and halving: long texts are costly to count."""
+    """Return the largest size that fits, by doubling and halving: counting is costly."""
     low, high = 0, 64
     while high < length and fits(high):
         low, high = high, 2 * high
@@ -301,4 +314,3 @@ def as_prompt(text: str, previous: str | None) -> str:
 
 
 _TAG = re.compile(r"<(?=\s*/?\s*(?:transcript|previous_summary)\b)", re.IGNORECASE)
-
