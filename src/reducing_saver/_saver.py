@@ -24,7 +24,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from ._archive import Archive, Discard, Entry
 from ._channel import Place, at_rest, read
 from ._copies import bound_writes
-from ._delivery import Delivery, pack
+from ._delivery import Delivery, newest_segment, pack
 from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
 from ._forwarding import ForwardingSaver
@@ -37,6 +37,7 @@ from ._roll import asummarise, patience, summarise
 from ._segment import Leave
 from ._stats import ChannelStats, Counts, Stats
 from ._summary import Summary
+from ._transcript import atranscript, transcript
 from .engine import Plan, When, Window
 from .engine.counters import plain_text
 from .engine.messages import holds_messages
@@ -321,6 +322,44 @@ class ReducingSaver(ForwardingSaver):
         """Hand to the hooks what was archived and not acknowledged, of all threads."""
         await self._delivery.adeliver(super().aget_tuple)
 
+    def transcript(
+        self, config: RunnableConfig, *, channel: str = "messages", page_size: int = 100
+    ) -> Iterator[Any]:
+        """Yield every message of a thread ever, in its original order, once, without summaries.
+
+        The archive and the state are merged, along the line of the checkpoint that the config
+        names (the newest by default). `page_size` archived messages are read at once.
+        """
+        found = self.get_tuple(config)
+        archive, newest, state = self._line(found, channel)
+        thread = key_of(config).thread
+        return transcript(archive, self.serde, thread, newest, state, page_size=page_size)
+
+    async def atranscript(
+        self, config: RunnableConfig, *, channel: str = "messages", page_size: int = 100
+    ) -> AsyncIterator[Any]:
+        """Yield every message of a thread ever, as `transcript` does."""
+        found = await self.aget_tuple(config)
+        archive, newest, state = self._line(found, channel)
+        thread = key_of(config).thread
+        pages = atranscript(archive, self.serde, thread, newest, state, page_size=page_size)
+        async for message in pages:
+            yield message
+
+    def _line(
+        self, found: CheckpointTuple | None, channel: str
+    ) -> tuple[Archive, str | None, builtins.list[Any]]:
+        if self._archive is None:
+            raise ConfigurationError("archive", None, "an archive, to have a transcript")
+        held = read(found.checkpoint, self._place(channel)) if found else None
+        state = held if isinstance(held, builtins.list) else []
+        return self._archive, newest_segment(found, channel), state
+
+    def _place(self, channel: str) -> Place:
+        if channel not in self._setting.places:
+            raise ConfigurationError("channel", channel, f"one of {[*self._setting.places]}")
+        return self._setting.places[channel]
+
     def close(self) -> None:
         """Wait for what runs in the background, and stop it; the saver inside stays open."""
         self._delivery.close()
@@ -361,9 +400,7 @@ class ReducingSaver(ForwardingSaver):
         found: CheckpointTuple | None,
         trace: Trace,
     ) -> builtins.list[Any]:
-        if channel not in self._setting.places:
-            raise ConfigurationError("channel", channel, f"one of {[*self._setting.places]}")
-        held = read(found.checkpoint, self._setting.places[channel]) if found else None
+        held = read(found.checkpoint, self._place(channel)) if found else None
         messages_held = held if isinstance(held, builtins.list) else []
         return new_among(messages, messages_held, trace.evicted.get(channel, NOTHING))
 
