@@ -121,6 +121,7 @@ class Delivery:
         if not self.hooks:
             return
         try:
+            leaves = [leave for leave in leaves if not leave.segment.silent]
             if self.archive is None:
                 for leave in leaves:
                     self._hand_over(Parcel(leave.segment, leave.segment.keys, leave.messages))
@@ -137,6 +138,7 @@ class Delivery:
         if not self.hooks:
             return
         try:
+            leaves = [leave for leave in leaves if not leave.segment.silent]
             if self.archive is None:
                 for leave in leaves:
                     parcel = Parcel(leave.segment, leave.segment.keys, leave.messages)

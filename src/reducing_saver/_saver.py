@@ -465,7 +465,11 @@ class ReducingSaver(ForwardingSaver):
             return reduction
         try:
             for leave in reduction.leaves:
-                self._archive.write(leave.segment, self._packed(leave), tell=self._tells)
+                self._archive.write(
+                    leave.segment,
+                    self._packed(leave),
+                    tell=self._tells and not leave.segment.silent,
+                )
         except Exception as error:
             self._hold_back(config, error)
             return settle(proposal.held_back(patience(self.window)), self._setting)
@@ -485,7 +489,11 @@ class ReducingSaver(ForwardingSaver):
             return reduction
         try:
             for leave in reduction.leaves:
-                await self._archive.awrite(leave.segment, self._packed(leave), tell=self._tells)
+                await self._archive.awrite(
+                    leave.segment,
+                    self._packed(leave),
+                    tell=self._tells and not leave.segment.silent,
+                )
         except Exception as error:
             self._hold_back(config, error)
             return settle(proposal.held_back(patience(self.window)), self._setting)

@@ -53,6 +53,11 @@ class Segment:
         """Return the keys of all messages, in order."""
         return tuple(key for span in self.spans for key in span.keys)
 
+    @property
+    def silent(self) -> bool:
+        """Tell whether hooks are not told: a subgraph's call, whose result its parent still gets."""
+        return ":" in self.namespace
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain data that JSON can hold."""
         return asdict(self)
