@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from math import isfinite
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage, SystemMessage
-from langchain_core.runnables import Runnable
 
 from ._errors import ConfigurationError
 from ._summary_call import SummaryError
@@ -24,7 +23,7 @@ from ._summary_message import (
     newest_summary,
     summary_id,
 )
-from ._summary_model import Answer, Caller, Function, Prompted
+from ._summary_model import Answer, Caller, Function, Prompted, is_runnable
 from ._summary_text import (
     Chunk,
     Count,
@@ -38,11 +37,14 @@ from ._summary_text import (
 from .engine import Message, Window
 from .engine.messages import identifier
 
+if TYPE_CHECKING:
+    from langchain_core.runnables import Runnable
+
 __all__ = ["Coverage", "Summarised", "Summary", "SummaryError", "is_companion", "newest_summary"]
 
 Written: TypeAlias = str | BaseMessage
 Summariser: TypeAlias = (
-    Runnable[Any, Any] | Callable[[list[Any], str | None], Written | Awaitable[Written]]
+    "Runnable[Any, Any] | Callable[[list[Any], str | None], Written | Awaitable[Written]]"
 )
 
 PROMPT = """\
@@ -172,7 +174,7 @@ class Summary:
 
     def _prepared(self, count: Count) -> tuple[Caller, int]:
         """Return how the model is called, and the tokens that its prompt takes."""
-        if not isinstance(self.model, Runnable):
+        if not is_runnable(self.model):
             return Function(self.model, self.timeout), 0
         prompt = self.prompt or PROMPT.replace("{words}", str(self.max_tokens * 6 // 10))
         caller = Prompted(self.model, self.timeout, prompt=prompt, max_tokens=self.max_tokens)
@@ -187,7 +189,7 @@ class Summary:
         if told and text_size(text, self._count) > self.max_tokens:
             # Longer than ours are: another tool's, or made with another setting.
             read, text = [previous, *told], ""
-        written = isinstance(self.model, Runnable)
+        written = is_runnable(self.model)
         chunks = chunked(read, self._room, count=self._count, written=written)
         return _Roll(chunks, told, previous, text or None)
 
@@ -240,7 +242,7 @@ def _check_model(model: object) -> None:
     )
     if isinstance(model, str):
         raise ConfigurationError("model", model, f"{allowed}; try init_chat_model({model!r})")
-    if isinstance(model, Runnable):
+    if is_runnable(model):
         return
     if not callable(model) or isinstance(model, type) or not _takes_two(model):
         raise ConfigurationError("model", model, allowed)
@@ -268,7 +270,7 @@ def _check_prompt(summary: Summary) -> None:
     prompt = summary.prompt
     if prompt is None:
         return
-    if not isinstance(summary.model, Runnable):
+    if not is_runnable(summary.model):
         raise ConfigurationError("prompt", prompt, "None: a function has a prompt of its own")
     if not isinstance(prompt, str) or not prompt.strip():
         raise ConfigurationError("prompt", prompt, "a text, or None for ours")

@@ -8,14 +8,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 
 from ._summary_call import SummaryError, arun, arun_in_thread, run
 from ._summary_text import Chunk, as_prompt, cut_unfinished, without_head
 from .engine.messages import blocks, field
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import Runnable
+    from typing_extensions import TypeIs
 
 _BOUNDS = ("max_tokens", "max_output_tokens", "max_completion_tokens", "num_predict")
 _THINKING = ("thinking", "reasoning", "reasoning_effort", "thinking_budget", "thinking_level")
@@ -141,6 +145,14 @@ class Prompted(Caller):
             return False
         self._bound_model = None
         return True
+
+
+def is_runnable(model: object) -> TypeIs[Runnable[Any, Any]]:
+    """Tell whether a model is a `Runnable`, as chat models are."""
+    # Imported where it is needed: it brings clients of LangSmith with it.
+    from langchain_core.runnables import Runnable
+
+    return isinstance(model, Runnable)
 
 
 def apart() -> RunnableConfig:
