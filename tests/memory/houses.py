@@ -49,7 +49,7 @@ WINDOW = Window(("messages", 4), ("messages", 6), ("messages", 12))
 
 
 def open_store(kind: str, door: Door, stores: Stores, name: str) -> BaseStore:
-    """Open a store that is ready to use, where the saver of the same kind and name keeps its own."""
+    """Open a store that is ready to use, beside the saver of the same kind and name."""
     path = str(stores.folder / f"{name}.db")
     match kind:
         case "memory" | "memory_int":
