@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
+from typing import Any
 
-from langchain_core.tools import tool
-
-_AIRLINES = ("Northwind", "Blue Meridian", "Aeralta", "Skyline Europe")
+_AIRLINES = {
+    "NW": "Northwind",
+    "BM": "Blue Meridian",
+    "AE": "Aeralta",
+    "SE": "Skyline Europe",
+}
 _HOTELS = ("Harbour House", "The Linden", "Hotel Meridiano", "Station Square", "Villa Aurora")
 _POLICY = {
     "hotels": "Hotels up to 180 EUR a night may be booked without asking. In Paris, Dublin and "
@@ -25,55 +28,50 @@ def _dice(*key: str) -> random.Random:
     return random.Random("/".join(key))  # the same key gives the same world
 
 
-@tool
-def search_flights(origin: str, destination: str, date: str) -> str:
+def search_flights(origin: str, destination: str, date: str) -> dict[str, Any]:
     """List the flights of a day with their prices."""
     dice = _dice("flights", origin, destination, date)
-    offers = []
-    for number in range(7):
-        hour, minute = 6 + 2 * number, dice.choice((5, 20, 35, 50))
-        offers.append(
-            {
-                "flight": f"{dice.choice(('NW', 'BM', 'AE', 'SE'))}{dice.randint(100, 999)}",
-                "airline": dice.choice(_AIRLINES),
-                "from": {"airport": origin, "time": f"{date}T{hour:02}:{minute:02}"},
-                "to": {
-                    "airport": destination,
-                    "time": f"{date}T{min(hour + dice.randint(2, 5), 23):02}:{minute:02}",
-                },
-                "stops": dice.choice((0, 0, 1)),
-                "aircraft": dice.choice(("A320neo", "A321", "B737-8", "E195")),
-                "cabin": "economy",
-                "seats_left": dice.randint(1, 9),
-                "price": {"amount": dice.randint(79, 420), "currency": "EUR"},
-                "change_fee": {"amount": dice.choice((0, 50, 80)), "currency": "EUR"},
-                "checked_bags": dice.choice((0, 1)),
-                "co2_kg": dice.randint(90, 260),
-            }
-        )
-    return json.dumps({"offers": offers, "source": "fares", "complete": True})
+    offers = [_flight(dice, origin, destination, date, 6 + 2 * number) for number in range(7)]
+    return {"offers": offers, "source": "fares", "complete": True}
 
 
-@tool
-def book_flight(flight: str, date: str, traveller: str) -> str:
+def _flight(
+    dice: random.Random, origin: str, destination: str, date: str, hour: int
+) -> dict[str, Any]:
+    code, minute = dice.choice(list(_AIRLINES)), dice.choice((5, 20, 35, 50))
+    landing = min(hour + dice.randint(2, 5), 23)
+    return {
+        "flight": f"{code}{dice.randint(100, 999)}",
+        "airline": _AIRLINES[code],
+        "from": {"airport": origin, "time": f"{date}T{hour:02}:{minute:02}"},
+        "to": {"airport": destination, "time": f"{date}T{landing:02}:{minute:02}"},
+        "stops": dice.choice((0, 0, 1)),
+        "aircraft": dice.choice(("A320neo", "A321", "B737-8", "E195")),
+        "cabin": "economy",
+        "seats_left": dice.randint(1, 9),
+        "price": {"amount": dice.randint(79, 420), "currency": "EUR"},
+        "change_fee": {"amount": dice.choice((0, 50, 80)), "currency": "EUR"},
+        "checked_bags": dice.choice((0, 1)),
+        "co2_kg": dice.randint(90, 260),
+    }
+
+
+def book_flight(flight: str, date: str, traveller: str) -> dict[str, Any]:
     """Book a seat on a flight."""
     dice = _dice("booking", flight, date, traveller)
-    return json.dumps(
-        {
-            "status": "confirmed",
-            "reference": "".join(dice.choices("ABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=6)),
-            "flight": flight,
-            "date": date,
-            "traveller": traveller,
-            "seat": f"{dice.randint(4, 31)}{dice.choice('ACDF')}",
-            "ticket": f"220-{dice.randint(10**9, 10**10 - 1)}",
-            "rules": "Changes until two hours before departure. Refund as a voucher.",
-        }
-    )
+    return {
+        "status": "confirmed",
+        "reference": "".join(dice.choices("ABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=6)),
+        "flight": flight,
+        "date": date,
+        "traveller": traveller,
+        "seat": f"{dice.randint(4, 31)}{dice.choice('ACDF')}",
+        "ticket": f"220-{dice.randint(10**9, 10**10 - 1)}",
+        "rules": "Changes until two hours before departure. Refund as a voucher.",
+    }
 
 
-@tool
-def search_hotels(city: str, arrival: str, nights: int) -> str:
+def search_hotels(city: str, arrival: str, nights: int) -> dict[str, Any]:
     """List hotels near the office of a city."""
     dice = _dice("hotels", city, arrival)
     hotels = [
@@ -90,27 +88,22 @@ def search_hotels(city: str, arrival: str, nights: int) -> str:
         }
         for name in _HOTELS
     ]
-    return json.dumps({"city": city, "arrival": arrival, "hotels": hotels})
+    return {"city": city, "arrival": arrival, "hotels": hotels}
 
 
-@tool
-def book_hotel(hotel: str, arrival: str, nights: int, guest: str) -> str:
+def book_hotel(hotel: str, arrival: str, nights: int, guest: str) -> dict[str, Any]:
     """Book a hotel room."""
-    number = _dice("room", hotel, arrival, guest).randint(10**7, 10**8 - 1)
-    return json.dumps(
-        {
-            "status": "confirmed",
-            "reservation": f"H{number}",
-            "hotel": hotel,
-            "arrival": arrival,
-            "nights": nights,
-            "guest": guest,
-            "pay": "company account",
-        }
-    )
+    return {
+        "status": "confirmed",
+        "reservation": f"H{_dice('room', hotel, arrival, guest).randint(10**7, 10**8 - 1)}",
+        "hotel": hotel,
+        "arrival": arrival,
+        "nights": nights,
+        "guest": guest,
+        "pay": "company account",
+    }
 
 
-@tool
 def read_policy(topic: str) -> str:
     """Read a chapter of the travel policy."""
     return f"Travel policy, chapter {topic}. {_POLICY[topic]}" + (
@@ -120,14 +113,14 @@ def read_policy(topic: str) -> str:
     )
 
 
-@tool
-def weather(city: str, date: str) -> str:
+def weather(city: str, date: str) -> dict[str, Any]:
     """Give the usual weather of a city on a date."""
     dice = _dice("weather", city, date)
     low = dice.randint(-2, 17)
-    return json.dumps(
-        {"city": city, "date": date, "low_c": low, "high_c": low + 8, "rain": dice.random() < 0.4}
-    )
-
-
-TOOLS = (search_flights, book_flight, search_hotels, book_hotel, read_policy, weather)
+    return {
+        "city": city,
+        "date": date,
+        "low_c": low,
+        "high_c": low + 8,
+        "rain": dice.random() < 0.4,
+    }

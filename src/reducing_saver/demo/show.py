@@ -8,13 +8,13 @@ from typing import NamedTuple
 from .._console import Cell, Column, say, table
 from .._words import NAMES, listed, place
 from ..engine import Mark, Window
-from .measure import Head, Report, Thread
+from .measure import LOADS, Head, Report, Thread
 
 ROWS = 12
 """How many conversations are listed without `--all`."""
 
 NOISE = 0.03
-"""Milliseconds a thread by which two medians differ on a quiet machine."""
+"""Milliseconds a thread by which two loading times differ by chance."""
 
 
 def show(report: Report, *, every: bool) -> None:
@@ -29,6 +29,7 @@ def show(report: Report, *, every: bool) -> None:
     sides = (Column(name, right=True) for name in ("bare", "wrapped", ""))
     table((Column(title), *sides), map(_row, _figures(report)), gap=3, header="bold")
     say("head: the newest checkpoint of a thread, which its next turn loads", style="dim")
+    say(f"time to load: the fastest of {LOADS} loads", style="dim")
     say(_settings(report), style="dim")
     for note, number in report.notes.items():
         say(f"note: {note}: {number}", style="yellow")
@@ -109,7 +110,7 @@ def _row(figure: Figure) -> Iterator[Cell]:
 
 
 def ratio(figure: Figure) -> str:
-    """Say how much less the wrapped side is; nothing where the difference may be noise."""
+    """Say how much less the wrapped side is; "the same" where it may be chance."""
     low, high = sorted((figure.bare, figure.wrapped))
     if not figure.less or not low:
         return ""
@@ -143,9 +144,9 @@ def _show_validity(report: Report) -> None:
     for name, found in refused.items():
         if found:
             thread, problem = found[0]
-            what = f"{problem.rule} in {thread.id}{place(problem.index)}"
+            first = f"{problem.rule} in {thread.id}{place(problem.index)}"
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-            say(f"NOT valid for {name}: {what}{more}.", style="red")
+            say(f"NOT valid for {name}: {first}{more}.", style="red")
     recorded = [thread for thread in report.threads if thread.wrapped.problems]
     if recorded and total > 1:
         say(f"{total - len(recorded)} of {total} stored histories are valid for all.")
