@@ -930,6 +930,17 @@ _STRANGERS: tuple[object, ...] = (
     {"role": "tool", "content": None, "tool_call_id": 5},
     {"role": "user", "content": {"nested": True}},
     {"role": "user", "content": [{"type": "tool_result"}]},
+    {"role": "user", "content": [{"type": ["text"]}, {"type": {}}]},
+    {"role": "user", "content": [{"type": "image_url", "image_url": None}]},
+    {"role": "user", "content": [{"type": "image", "source": "x"}], "additional_kwargs": None},
+    {"role": "assistant", "tool_calls": [{"id": ["x"], "function": {"name": ["f"]}}]},
+    {"role": "assistant", "tool_calls": [{"id": 5, "name": 5, "args": None}]},
+    {"role": "assistant", "tool_calls": {"id": "x"}, "function_call": "f"},
+    {"role": "assistant", "parts": [None, {"function_call": None}, {"function_response": 3}]},
+    {"role": "tool", "tool_call_id": ["x"], "content": [[]]},
+    {"role": "function", "name": None},
+    {"type": "ai", "data": {"content": None, "tool_calls": None}},
+    {"type": "tool", "data": {"content": {}, "tool_call_id": {}}},
 )
 
 

@@ -281,7 +281,7 @@ def _plain_cut(messages: list[Message], window: Window) -> range | None:
     left = messages[start:]
     if _measure(left, window.cap.measure, window) > window.cap.value:
         return None
-    if any(map(is_summary, messages[lead:])) or any(map(_joins_across, split(left))):
+    if is_summary(messages[lead]) or any(map(_joins_across, split(left))):
         return None
     return range(lead, start)
 
@@ -320,9 +320,10 @@ def _joins_across(unit: Unit) -> bool:
     """Tell whether a unit may belong to one on the other side of a cut."""
     if unit.kind is not Kind.TOOLS:
         return unit.kind is Kind.RESULT
-    asked = sum(len(calls(message)) for message in unit.messages if role(message) is Role.AI)
-    given = sum(len(answers(message)) for message in unit.messages if role(message) is Role.TOOL)
-    return given > asked
+    asked = [call.id for m in unit.messages if role(m) is Role.AI for call in calls(m)]
+    given = [a.id for m in unit.messages if role(m) is Role.TOOL for a in answers(m)]
+    # One too many, or one that was matched by position, may answer a call before the cut.
+    return len(given) > len(asked) or not set(given) <= {*asked, ""}
 
 
 def _sum(units: Iterable[Unit], measure: Measure, window: Window) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 
 from .messages import Answer, Call, Message, Role, answers, calls, is_summary, role
 
@@ -26,8 +27,8 @@ class Unit:
     """Hold one message, or an AI message with every tool result that answers it.
 
     `indices` are ascending positions in the list that was split; they need not be adjacent.
-    `turn` is -1 for leading system messages and the newest summary, 0 for what stands before the
-    first human message, then 1, 2, ... `open` means that some call has no result yet.
+    `turn` is -1 for leading system messages and the newest summary after them, 0 for what stands
+    before the first human message, then 1, 2, ... `open` means that a call has no result yet.
     """
 
     kind: Kind
@@ -57,11 +58,16 @@ def split(messages: Sequence[Message]) -> list[Unit]:
         if kind is Kind.AI:
             matcher.ask(draft, message)
         drafts.append(draft)
-    summary = next((d for d in reversed(drafts) if d.kind is Kind.SUMMARY), None)
-    if summary is not None:
-        summary.turn = -1
+    head = [draft for draft in takewhile(_opens, drafts) if draft.kind is Kind.SUMMARY]
+    if head:
+        head[-1].turn = -1
     units = [draft.finish(messages) for draft in drafts if draft.merged is None]
     return sorted(units, key=lambda unit: unit.indices[0])
+
+
+def _opens(draft: _Draft) -> bool:
+    """Tell whether a unit stands at the head, with the leading system messages and summaries."""
+    return draft.turn < 0 or draft.kind is Kind.SUMMARY
 
 
 def join(units: Iterable[Unit]) -> list[Message]:
