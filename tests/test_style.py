@@ -45,7 +45,11 @@ LAYERS = [
     "rows.",
     "_saver",
     "jobs.",
-    "demo",
+    "_words",
+    "_console",
+    "_trial",
+    "_trial_table",
+    "demo.",
     "_cli",
     "__main__",
     "",  # the package's own __init__

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import sys
-
-_NEEDED = {"typer": "cli", "rich": "cli"}
+from importlib.util import find_spec
 
 
 def main() -> int:
     """Run the command line and return its exit code; say what to install where that is missing."""
-    try:
-        from ._cli import run
-    except ModuleNotFoundError as error:
-        extra = _NEEDED.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        return missing(error.name or "", extra)
+    for module in ("typer", "rich"):
+        if find_spec(module) is None:
+            extra = "demo" if "demo" in sys.argv[1:2] else "cli"
+            command = f"pip install 'reducing-saver[{extra}]'"
+            sys.stderr.write(f"reducing-saver: {module} is not installed; run: {command}\n")
+            return 2
+    from ._cli import run
+
     return run()
-
-
-def missing(module: str, extra: str) -> int:
-    """Name on standard error what to install, in one line; return the exit code."""
-    command = f"pip install 'reducing-saver[{extra}]'"
-    sys.stderr.write(f"reducing-saver: {module} is not installed; run: {command}\n")
-    return 2
 
 
 if __name__ == "__main__":

@@ -53,6 +53,9 @@ class Archive(Protocol):
     def waiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
 
+    def exist(self, thread: str, keys: Sequence[str]) -> set[str]:
+        """Return which of these keys are archived."""
+
     def chain(self, thread: str, newest: str | None) -> list[Segment]:
         """Return the segments of a line, newest first."""
 
@@ -76,6 +79,7 @@ class Archive(Protocol):
 
     async def awrite(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None: ...
     async def awaiting(self) -> list[str]: ...
+    async def aexist(self, thread: str, keys: Sequence[str]) -> set[str]: ...
     async def achain(self, thread: str, newest: str | None) -> list[Segment]: ...
     async def aread(self, thread: str, keys: Sequence[str]) -> list[Entry]: ...
     async def aundelivered(self, thread: str) -> list[Segment]: ...
@@ -144,6 +148,14 @@ class StoreArchive:
             found.append(Segment.from_dict(item.value))
             newest = found[-1].previous
         return found
+
+    def exist(self, thread: str, keys: Sequence[str]) -> set[str]:
+        """Return which of these keys are archived."""
+        return _keys(self.store.batch(_reading(thread, "messages", keys)))
+
+    async def aexist(self, thread: str, keys: Sequence[str]) -> set[str]:
+        """Return which of these keys are archived."""
+        return _keys(await self.store.abatch(_reading(thread, "messages", keys)))
 
     def read(self, thread: str, keys: Sequence[str]) -> list[Entry]:
         """Return the entries that are there, in the order of the keys."""
@@ -256,6 +268,10 @@ def _value(entry: Entry) -> tuple[dict[str, Any], Any]:
 
 def _reading(thread: str, kind: str, keys: Sequence[str]) -> list[Op]:
     return [GetOp(_place(thread, kind), key) for key in keys]
+
+
+def _keys(found: Sequence[Any]) -> set[str]:
+    return {item.key for item in found if isinstance(item, Item)}
 
 
 def _entries(found: Sequence[Any]) -> list[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import OrderedDict
@@ -35,6 +36,7 @@ class Parcel:
     keys: tuple[str, ...]
     messages: tuple[Any, ...]
     edited: tuple[int, ...] = ()
+    summary: str | None = None
 
     def eviction(self) -> Eviction:
         """Return what a hook is given."""
@@ -48,7 +50,7 @@ class Parcel:
             memory_namespace=s.memory_namespace,
             messages=self.messages,
             why=s.why,
-            summary=s.summary,
+            summary=self.summary,
             edited=self.edited,
         )
 
@@ -60,16 +62,19 @@ class Ledger:
         self._lock = threading.Lock()
         self._looked: OrderedDict[str, None] = OrderedDict()
         self._failed: dict[str, dict[str, Segment]] = {}
-        self._running: set[str] = set()
+        self._running: dict[str, set[str]] = {}
 
-    def first_look(self, thread: str) -> bool:
-        """Tell whether nobody has asked the archive about this thread yet, and note it."""
+    def looked(self, thread: str) -> bool:
+        """Tell whether the archive was asked about this thread in this process."""
         with self._lock:
-            new = thread not in self._looked
+            return thread in self._looked
+
+    def look(self, thread: str) -> None:
+        """Note that the archive was asked about this thread."""
+        with self._lock:
             self._looked[thread] = None
             if len(self._looked) > _MOST_THREADS:
                 self._looked.popitem(last=False)
-            return new
 
     def retries(self, thread: str) -> list[Segment]:
         """Take the segments whose hooks failed."""
@@ -78,15 +83,29 @@ class Ledger:
 
     def start(self, segments: Sequence[Segment]) -> list[Segment]:
         """Return those that are not with a hook at this moment, oldest first, and note them."""
+        fresh: list[Segment] = []
         with self._lock:
-            fresh = {s.id: s for s in segments if s.id not in self._running}
-            self._running.update(fresh)
-        return sorted(fresh.values(), key=lambda s: s.checkpoint)
+            for segment in segments:
+                running = self._running.setdefault(segment.thread, set())
+                if segment.id not in running:
+                    running.add(segment.id)
+                    fresh.append(segment)
+        return sorted(fresh, key=lambda segment: segment.checkpoint)
+
+    def runs(self, segment: Segment) -> bool:
+        """Tell whether a segment is with its hooks, and its thread was not deleted meanwhile."""
+        with self._lock:
+            return segment.id in self._running.get(segment.thread, ())
 
     def finish(self, segment: Segment, *, failed: bool) -> None:
         """Note that the hooks are done with a segment."""
         with self._lock:
-            self._running.discard(segment.id)
+            running = self._running.get(segment.thread, set())
+            if segment.id not in running:
+                return
+            running.discard(segment.id)
+            if not running:
+                del self._running[segment.thread]
             if failed:
                 self._failed.setdefault(segment.thread, {})[segment.id] = segment
 
@@ -95,6 +114,7 @@ class Ledger:
         with self._lock:
             self._looked.pop(thread, None)
             self._failed.pop(thread, None)
+            self._running.pop(thread, None)
 
 
 class Delivery:
@@ -120,47 +140,57 @@ class Delivery:
         """Deliver what left in a put that was stored, and what waits of its thread."""
         if not self.hooks:
             return
+        leaves = [leave for leave in leaves if not leave.segment.silent]
+        if self.archive is None:
+            for leave in leaves:
+                self._hand_over(_parcel(leave))
+            return
+        due = [*(leave.segment for leave in leaves), *self.ledger.retries(thread)]
         try:
-            leaves = [leave for leave in leaves if not leave.segment.silent]
-            if self.archive is None:
-                for leave in leaves:
-                    self._hand_over(Parcel(leave.segment, leave.segment.keys, leave.messages))
-                return
-            due = [*(leave.segment for leave in leaves), *self.ledger.retries(thread)]
-            if self.ledger.first_look(thread):
+            if not self.ledger.looked(thread):
                 due += self._named(thread, load)
-            self._deliver(due)
+                self.ledger.look(thread)
         except Exception as error:
             _log_failure(thread, error)
+        self._deliver(due)
 
     async def aafter_put(self, thread: str, leaves: Sequence[Leave], load: LoadAsync) -> None:
         """Deliver what left in a put that was stored, and what waits of its thread."""
         if not self.hooks:
             return
+        leaves = [leave for leave in leaves if not leave.segment.silent]
+        if self.archive is None:
+            for leave in leaves:
+                await self._ahand_over(_parcel(leave))
+            return
+        due = [*(leave.segment for leave in leaves), *self.ledger.retries(thread)]
         try:
-            leaves = [leave for leave in leaves if not leave.segment.silent]
-            if self.archive is None:
-                for leave in leaves:
-                    parcel = Parcel(leave.segment, leave.segment.keys, leave.messages)
-                    await self._ahand_over(parcel)
-                return
-            due = [*(leave.segment for leave in leaves), *self.ledger.retries(thread)]
-            if self.ledger.first_look(thread):
+            if not self.ledger.looked(thread):
                 due += await self._anamed(thread, load)
-            await self._adeliver(due)
+                self.ledger.look(thread)
         except Exception as error:
             _log_failure(thread, error)
+        await self._adeliver(due)
 
     def deliver(self, load: Load) -> None:
         """Deliver what waits of all threads."""
         for thread in self.archive.waiting() if self.archive and self.hooks else ():
-            self._deliver([*self.ledger.retries(thread), *self._named(thread, load)])
+            due = self.ledger.retries(thread)
+            try:
+                due += self._named(thread, load)
+            except Exception as error:
+                _log_failure(thread, error)
+            self._deliver(due)
 
     async def adeliver(self, load: LoadAsync) -> None:
         """Deliver what waits of all threads."""
         for thread in await self.archive.awaiting() if self.archive and self.hooks else ():
-            waiting = await self._anamed(thread, load)
-            await self._adeliver([*self.ledger.retries(thread), *waiting])
+            due = self.ledger.retries(thread)
+            try:
+                due += await self._anamed(thread, load)
+            except Exception as error:
+                _log_failure(thread, error)
+            await self._adeliver(due)
 
     def close(self) -> None:
         """Wait for the hooks in the background, and stop them."""
@@ -172,23 +202,23 @@ class Delivery:
         archive = _there(self.archive)
         for segment in self.ledger.start(due):
             try:
-                entries = archive.read(segment.thread, segment.keys)
+                entries = archive.read(segment.thread, asked_keys(segment))
                 told = archive.told(segment.thread, segment.keys)
                 self._hand_over(unpack(segment, entries, told, self._serde))
-            except Exception:
+            except Exception as error:
                 self.ledger.finish(segment, failed=True)
-                raise
+                _log_failure(segment.thread, error)
 
     async def _adeliver(self, due: Sequence[Segment]) -> None:
         archive = _there(self.archive)
         for segment in self.ledger.start(due):
             try:
-                entries = await archive.aread(segment.thread, segment.keys)
+                entries = await archive.aread(segment.thread, asked_keys(segment))
                 told = await archive.atold(segment.thread, segment.keys)
                 await self._ahand_over(unpack(segment, entries, told, self._serde))
-            except Exception:
+            except Exception as error:
                 self.ledger.finish(segment, failed=True)
-                raise
+                _log_failure(segment.thread, error)
 
     def _named(self, thread: str, load: Load) -> list[Segment]:
         """Return the waiting segments of a thread that a stored checkpoint names."""
@@ -220,17 +250,19 @@ class Delivery:
 
     def _call(self, parcel: Parcel) -> bool:
         """Tell whether all hooks have run; those in the background acknowledge by themselves."""
-        eviction, errors = parcel.eviction(), []
+        eviction = parcel.eviction()
+        errors: list[BaseException] = []
         for hook in self._plain():
             try:
                 tell(hook, eviction)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
                 errors.append(error)
         return self._settled(parcel, eviction, errors)
 
     async def _acall(self, parcel: Parcel) -> bool:
         """Tell whether all hooks have run; those in the background acknowledge by themselves."""
-        eviction, errors = parcel.eviction(), []
+        eviction = parcel.eviction()
+        errors: list[BaseException] = []
         for hook in self._plain():
             try:
                 await atell(hook, eviction)
@@ -241,13 +273,14 @@ class Delivery:
     def _plain(self) -> list[Hook]:
         return [hook for hook in self.hooks if not isinstance(hook, Background)]
 
-    def _settled(self, parcel: Parcel, eviction: Eviction, errors: list[Exception]) -> bool:
+    def _settled(self, parcel: Parcel, eviction: Eviction, errors: Sequence[BaseException]) -> bool:
         for error in errors:
             self._failed(parcel, error)
         background = [hook for hook in self.hooks if isinstance(hook, Background)]
         if errors or not background:
             self._counts.add_delivery(failed=bool(errors))
-            self.ledger.finish(parcel.segment, failed=bool(errors))
+            if errors:
+                self.ledger.finish(parcel.segment, failed=True)
             return not errors
         _Join(self, parcel, len(background)).submit(background, eviction)
         return False
@@ -262,16 +295,18 @@ class Delivery:
         )
 
     def _acknowledge(self, parcel: Parcel) -> None:
-        self.ledger.finish(parcel.segment, failed=False)
-        if self.archive is not None:
-            segment = parcel.segment
+        """Note in the archive what was told, unless its thread was deleted meanwhile."""
+        segment = parcel.segment
+        if self.archive is not None and self.ledger.runs(segment):
             self.archive.mark_delivered(segment.thread, segment.id, parcel.keys)
+        self.ledger.finish(segment, failed=False)
 
     async def _aacknowledge(self, parcel: Parcel) -> None:
-        self.ledger.finish(parcel.segment, failed=False)
-        if self.archive is not None:
-            segment = parcel.segment
+        """Note in the archive what was told, unless its thread was deleted meanwhile."""
+        segment = parcel.segment
+        if self.archive is not None and self.ledger.runs(segment):
             await self.archive.amark_delivered(segment.thread, segment.id, parcel.keys)
+        self.ledger.finish(segment, failed=False)
 
 
 class _Join:
@@ -296,10 +331,11 @@ class _Join:
         if error is not None:
             self._delivery._failed(self._parcel, error)
         if last:
-            if not self._failed:
-                self._delivery._acknowledge(self._parcel)
             self._delivery._counts.add_delivery(failed=self._failed)
-            self._delivery.ledger.finish(self._parcel.segment, failed=self._failed)
+            if self._failed:
+                self._delivery.ledger.finish(self._parcel.segment, failed=True)
+            else:
+                self._delivery._acknowledge(self._parcel)
 
 
 def newest_segment(found: CheckpointTuple | None, channel: str) -> str | None:
@@ -330,17 +366,36 @@ def _log_failure(thread: str, error: Exception) -> None:
 
 def pack(leave: Leave, serde: SerializerProtocol, text: Callable[[Any], str] | None) -> list[Entry]:
     """Return the entries of what leaves, as the saver's serializer writes them."""
-    return [
+    packed = [
         Entry(key, *serde.dumps_typed(message), text(message) if text else None)
         for key, message in zip(leave.segment.keys, leave.messages, strict=True)
     ]
+    if leave.summary is not None:
+        packed.append(Entry(leave.segment.summary_key, *serde.dumps_typed(leave.summary)))
+    return packed
+
+
+def _parcel(leave: Leave) -> Parcel:
+    keys = leave.segment.keys
+    return Parcel(leave.segment, keys, leave.messages, summary=leave.summary)
+
+
+def asked_keys(segment: Segment) -> list[str]:
+    """Return the keys of everything that was archived with a segment."""
+    return [*segment.keys, *([segment.summary_key] if segment.summarised else [])]
 
 
 def unpack(
     segment: Segment, entries: Sequence[Entry], told: dict[str, str], serde: SerializerProtocol
 ) -> Parcel:
     """Return what of a segment was not told yet, with what was told with another content."""
-    fresh = [entry for entry in entries if told.get(entry.who) != entry.key]
-    messages = tuple(serde.loads_typed((entry.kind, entry.data)) for entry in fresh)
-    edited = tuple(i for i, entry in enumerate(fresh) if entry.who in told)
-    return Parcel(segment, tuple(entry.key for entry in fresh), messages, edited)
+    messages = [entry for entry in entries if entry.key != segment.summary_key]
+    fresh = [entry for entry in messages if told.get(entry.who) != entry.key]
+    summary = [entry for entry in entries if entry.key == segment.summary_key]
+    return Parcel(
+        segment,
+        tuple(entry.key for entry in fresh),
+        tuple(serde.loads_typed((entry.kind, entry.data)) for entry in fresh),
+        tuple(i for i, entry in enumerate(fresh) if entry.who in told),
+        next((serde.loads_typed((entry.kind, entry.data)) for entry in summary), None),
+    )

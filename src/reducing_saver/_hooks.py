@@ -148,9 +148,10 @@ class Background:
             eviction, done = job
             try:
                 tell(self.hook, eviction)
-                done(None)
-            except Exception as error:
+            except BaseException as error:  # whatever it is, the worker goes on
                 done(error)
+            else:
+                done(None)
             finally:
                 self._queue.task_done()
         self._queue.task_done()

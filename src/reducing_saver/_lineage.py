@@ -106,6 +106,10 @@ class Evicted:
             grown._count = len(grown._log)
             return grown
 
+    def plus_ids(self, known: Iterable[str]) -> Evicted:
+        """Return these and messages of which only the ids are known."""
+        return Evicted(self._held() | dict.fromkeys(known), self.digests)
+
     def minus(self, messages: Iterable[Message]) -> Evicted:
         """Return these and fewer."""
         gone = {identifier(m) or id(m) for m in messages}
@@ -133,6 +137,8 @@ class Trace:
     - `recorded`: the id of the run's newest checkpoint that carries a record of evictions.
     - `unread`: the id of such a checkpoint that another process stored and nobody has read yet.
     - `segments`: the ids of the newest archived segments of the line, by channel.
+    - `versions`: of the channels that hold lists; a copy of the checkpoint has the same.
+    - `elsewhere`: another process may have evicted messages that only the archive knows.
     - `held`: the ids of the messages stored in it, by channel, to see what a graph removes.
     - `summaries`: the messages of the line's summary, by channel, which the run that made it does
       not have in its list.
@@ -145,6 +151,8 @@ class Trace:
     recorded: str | None = None
     unread: str | None = None
     segments: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, object] = field(default_factory=dict)
+    elsewhere: bool = False
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     summaries: Mapping[str, tuple[Message, ...]] = field(default_factory=dict)
     waits: Mapping[str, int] = field(default_factory=dict)
@@ -185,6 +193,13 @@ class Lineage:
                 return None
             self._threads.move_to_end(key[:2])
             return traces.get(key.checkpoint)
+
+    def find_alike(self, key: CheckpointKey, versions: Mapping[str, object]) -> Trace | None:
+        """Return the newest trace of the same thread and namespace with these versions."""
+        with self._lock:
+            traces = self._threads.get(key[:2], OrderedDict[str, Trace]())
+            alike = (trace for trace in reversed(traces.values()) if trace.versions == versions)
+            return next(alike, None)
 
     def remember(self, key: CheckpointKey, trace: Trace) -> None:
         """Keep the trace of a checkpoint that was stored."""

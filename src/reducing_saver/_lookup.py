@@ -8,10 +8,14 @@ from typing import Protocol
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, DeltaChannelHistory
 
-from ._channel import interrupts_seen
+from ._archive import Archive
+from ._channel import interrupts_seen, read
 from ._delta import Reducer, fold, needs_folding, snapshotted
 from ._lineage import CheckpointKey, Lineage, Trace
 from ._record import Record
+from ._reduction import Setting, ids, versions_of
+from ._segment import entry_key
+from .engine.messages import Message, identifier
 
 Load = Callable[[RunnableConfig], CheckpointTuple | None]
 LoadAsync = Callable[[RunnableConfig], Awaitable[CheckpointTuple | None]]
@@ -40,27 +44,35 @@ def key_of(config: RunnableConfig) -> CheckpointKey:
     return CheckpointKey(str(thread), namespace, configurable.get("checkpoint_id") or "")
 
 
-def traced(found: CheckpointTuple | None) -> Trace:
+def traced(found: CheckpointTuple | None, setting: Setting) -> Trace:
     """Return what a stored checkpoint says of itself."""
     if found is None:
         return Trace()
+    held: dict[str, frozenset[str]] = {}
+    for name, place in setting.places.items() if setting.archives_removed else ():
+        messages = read(found.checkpoint, place)
+        if isinstance(messages, list):
+            held[name] = ids(messages)
     record = Record.read(found.metadata)
     own = found.checkpoint["id"] if record.evicted else record.before
     trace = Trace(
         recorded=own,
         segments=record.segments,
+        versions=versions_of(found.checkpoint, setting.places),
+        elsewhere=bool(record.segments),
+        held=held,
         interrupts_seen=interrupts_seen(found.checkpoint),
     )
     return trace.reading(record)
 
 
-def find_trace(lineage: Lineage, load: Load, config: RunnableConfig) -> Trace:
+def find_trace(lineage: Lineage, load: Load, config: RunnableConfig, setting: Setting) -> Trace:
     """Return what is known of a checkpoint."""
     key = key_of(config)
     if not key.checkpoint:
         return Trace()
     known = lineage.find(key)
-    trace = traced(load(config)) if known is None else known
+    trace = traced(load(config), setting) if known is None else known
     while trace.unread:
         trace = trace.reading(_record(load(_at(config, trace.unread))))
     if trace is not known:
@@ -68,18 +80,40 @@ def find_trace(lineage: Lineage, load: Load, config: RunnableConfig) -> Trace:
     return trace
 
 
-async def afind_trace(lineage: Lineage, load: LoadAsync, config: RunnableConfig) -> Trace:
+async def afind_trace(
+    lineage: Lineage, load: LoadAsync, config: RunnableConfig, setting: Setting
+) -> Trace:
     """Return what is known of a checkpoint."""
     key = key_of(config)
     if not key.checkpoint:
         return Trace()
     known = lineage.find(key)
-    trace = traced(await load(config)) if known is None else known
+    trace = traced(await load(config), setting) if known is None else known
     while trace.unread:
         trace = trace.reading(_record(await load(_at(config, trace.unread))))
     if trace is not known:
         lineage.remember(key, trace)
     return trace
+
+
+def find_archived(
+    archive: Archive, thread: str, messages: Sequence[Message], newest: str | None
+) -> frozenset[str]:
+    """Return the ids of messages that this line has evicted, as the archive knows it."""
+    keys = {entry_key(m, None, 0): own for m in messages if (own := identifier(m))}
+    hits = archive.exist(thread, [*keys])
+    line = archive.chain(thread, newest) if hits else []
+    return frozenset(keys[key] for segment in line for key in segment.keys if key in hits)
+
+
+async def afind_archived(
+    archive: Archive, thread: str, messages: Sequence[Message], newest: str | None
+) -> frozenset[str]:
+    """Return the ids of messages that this line has evicted, as the archive knows it."""
+    keys = {entry_key(m, None, 0): own for m in messages if (own := identifier(m))}
+    hits = await archive.aexist(thread, [*keys])
+    line = await archive.achain(thread, newest) if hits else []
+    return frozenset(keys[key] for segment in line for key in segment.keys if key in hits)
 
 
 def fold_lists(

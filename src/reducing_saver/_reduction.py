@@ -15,7 +15,8 @@ from ._lineage import NOTHING, Evicted, Trace
 from ._record import Record, digests
 from ._segment import Leave, Segment, Why, cut_spans, segment_id
 from ._stats import ChannelStats
-from .engine import Plan, When, Window, apply, plan, split
+from ._summary_message import is_older, newest_summary
+from .engine import Measure, Plan, When, Window, apply, plan, split
 from .engine.apply import with_summary
 from .engine.messages import Message, identifier, is_summary
 
@@ -29,6 +30,7 @@ class Setting:
     copies: tuple[Place, ...] = ()
     archives: bool = False
     archives_removed: bool = False
+    room: Mapping[Measure, int] = field(default_factory=dict)
 
     def keys(self) -> set[str]:
         """Return the names under which a sent state holds a list."""
@@ -54,7 +56,8 @@ class Offer:
 
     `folded` are the lists of delta channels, which a checkpoint does not carry; `readmitted` is
     what the writes that made this checkpoint keep on purpose; `stored_before` are lists of the
-    parent that hold messages the graph has removed since.
+    parent that hold messages the graph has removed since; `archived` are ids that this line has
+    evicted in another process.
     """
 
     checkpoint: Checkpoint
@@ -66,6 +69,7 @@ class Offer:
     folded: Mapping[str, list[Message]] = field(default_factory=dict)
     readmitted: Mapping[str, list[Message]] = field(default_factory=dict)
     stored_before: Mapping[str, list[Message]] = field(default_factory=dict)
+    archived: Mapping[str, frozenset[str]] = field(default_factory=dict)
     thread: str = ""
     memory_namespace: tuple[str, ...] = ()
 
@@ -182,6 +186,8 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
         if messages is None:
             continue
         line = offer.parent.evicted.get(name, NOTHING)
+        if name in offer.archived:
+            line = line.plus_ids(offer.archived[name])
         line = _readmit(line, messages, offer.readmitted.get(name, ()))
         removed = _removed(offer.stored_before.get(name, []), messages)
         left = _with_known_summary(offer, name, messages, line.without(messages))
@@ -189,7 +195,7 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
         if when is not When.REST and len(left) < offer.parent.waits.get(name, 0):
             steps.append(replace(step, waits=offer.parent.waits[name]))
         else:
-            steps.append(_planned(offer, step, setting.window, when))
+            steps.append(_planned(offer, step, setting, when))
     return Proposal(offer, when, tuple(steps))
 
 
@@ -212,7 +218,7 @@ def settle(proposal: Proposal, setting: Setting) -> Reduction:
         result,
         checkpoint=checkpoint,
         metadata=record.written(result.metadata) if record else result.metadata,
-        trace=_trace(offer, setting, evicted, record, proposal.steps),
+        trace=_trace(offer, setting, evicted, record, proposal.steps, result.checkpoint),
         done={step.name: _count(step) for step in proposal.steps},
         plans={s.name: s.plan for s in proposal.steps if s.plan and s.plan.changes},
         leaves=tuple(leaves),
@@ -239,23 +245,27 @@ def _removed(stored: list[Message], messages: list[Message]) -> Removed | None:
 def _with_known_summary(
     offer: Offer, name: str, offered: list[Message], left: list[Message]
 ) -> list[Message]:
-    """Put back the summary that this run made and does not have in its own list.
+    """Put back the summary that this run made, and of which its own list has an older one or none.
 
     It is gone for good where what it was made of has left that list too.
     """
     known = offer.parent.summaries.get(name, ())
-    if not known or left is offered or any(map(is_summary, offered)):
+    carried = newest_summary(left)
+    if not known or (carried is None and left is offered):
         return left
-    return with_summary(left, known)
+    if carried is None or is_older(carried, known):
+        return with_summary(left, known)
+    return left
 
 
-def _planned(offer: Offer, step: Step, window: Window, when: When) -> Step:
+def _planned(offer: Offer, step: Step, setting: Setting, when: When) -> Step:
     channel = step.place.channel
     moved = channel in offer.new_versions
     if not moved and when is not When.REST:
         # Postgres stores nothing here, SQLite the whole state: both must hold the parent's list.
         return step
-    decided = plan(step.left, window, when=when)
+    room = {} if ":" in offer.namespace else setting.room
+    decided = plan(step.left, setting.window, when=when, room=room)
     if not decided.changes or moved:
         return replace(step, plan=decided)
     version = successor(offer.checkpoint["channel_versions"].get(channel), offer.next_version)
@@ -319,7 +329,7 @@ def _leave(
     told = [position for position in positions if not is_summary(messages[position])]
     spans = cut_spans(messages, told, previous)
     segment = Segment(
-        segment_id(previous, step.name, spans),
+        segment_id(offer.thread, offer.namespace, step.name, previous, spans),
         previous,
         thread=offer.thread,
         namespace=offer.namespace,
@@ -328,10 +338,10 @@ def _leave(
         why=why,
         memory_namespace=offer.memory_namespace,
         spans=spans,
-        summary=step.summary_text,
+        summarised=step.summary_text is not None,
     )
     segments[step.name] = segment.id
-    return Leave(segment, tuple(messages[position] for position in told))
+    return Leave(segment, tuple(messages[position] for position in told), step.summary_text)
 
 
 def _record(offer: Offer, when: When, steps: Sequence[Step], segments: Mapping[str, str]) -> Record:
@@ -352,6 +362,7 @@ def _trace(
     evicted: Mapping[str, Evicted],
     record: Record,
     steps: Sequence[Step],
+    stored: Checkpoint,
 ) -> Trace:
     stores_a_list = any(p.channel in offer.new_versions for p in setting.places.values())
     held = {step.name: ids(_staying(step)) for step in steps} if setting.archives_removed else {}
@@ -359,6 +370,8 @@ def _trace(
         evicted,
         recorded=offer.checkpoint["id"] if record.evicted else record.before,
         segments=record.segments,
+        versions=versions_of(stored, setting.places),
+        elsewhere=offer.parent.elsewhere,
         held=held,
         summaries={step.name: _summary(step) for step in steps},
         waits={step.name: step.waits for step in steps if step.waits},
@@ -370,6 +383,12 @@ def _trace(
 def _summary(step: Step) -> tuple[Message, ...]:
     """Return the messages of the summary in what is stored."""
     return tuple(filter(is_summary, _staying(step)))
+
+
+def versions_of(checkpoint: Checkpoint, places: Mapping[str, Place]) -> dict[str, object]:
+    """Return the versions of the channels that hold lists."""
+    known = checkpoint["channel_versions"]
+    return {name: known.get(place.channel) for name, place in places.items()}
 
 
 def ids(messages: Iterable[Message]) -> frozenset[str]:

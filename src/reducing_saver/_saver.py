@@ -30,9 +30,18 @@ from ._errors import ConfigurationError, ReductionError
 from ._forwarding import ForwardingSaver
 from ._hooks import Hook
 from ._lineage import NOTHING, Lineage, Trace
-from ._lookup import afind_trace, afold_lists, find_trace, fold_lists, key_of, traced
+from ._lookup import (
+    afind_archived,
+    afind_trace,
+    afold_lists,
+    find_archived,
+    find_trace,
+    fold_lists,
+    key_of,
+    traced,
+)
 from ._pending import clean, concerns, new_among, readmitted
-from ._reduction import Offer, Reduction, Setting, lacks, propose, settle
+from ._reduction import Offer, Reduction, Setting, lacks, propose, settle, versions_of
 from ._roll import asummarise, patience, summarise
 from ._segment import Leave
 from ._stats import ChannelStats, Counts, Stats
@@ -40,7 +49,7 @@ from ._summary import Summary
 from ._transcript import atranscript, transcript
 from .engine import Plan, When, Window
 from .engine.counters import plain_text
-from .engine.messages import holds_messages
+from .engine.messages import holds_messages, identifier
 
 logger = logging.getLogger("reducing_saver")
 
@@ -137,7 +146,9 @@ class ReducingSaver(ForwardingSaver):
         self._summary = summary
         self._archive = None if isinstance(archive, Discard) else archive
         archives = bool(self._archive or on_evict)
-        self._setting = Setting(window, places, repeats, archives, archives and archive_removed)
+        room = summary.room() if summary is not None else {}
+        removed = archives and archive_removed
+        self._setting = Setting(window, places, repeats, archives, removed, room)
         self._namespace_key = namespace_key
         if messages_reducer is not None and not callable(messages_reducer):
             allowed = "None, or the reducer of the graph's DeltaChannel"
@@ -378,12 +389,16 @@ class ReducingSaver(ForwardingSaver):
         """Return what is new in a list that a client sends whole on every turn.
 
         Left out is what the thread holds with the same content or has evicted, by id, and removals
-        of what it does not hold. What was evicted is remembered in this process. A message
-        without an id is always new.
+        of what it does not hold. What was evicted is remembered in this process, and across
+        processes by the archive. A message without an id is always new.
         """
         found = self.get_tuple(config)
         trace = self._trace(found.config) if found else Trace()
-        return self._new(messages, channel, found, trace)
+        gone: frozenset[str] = frozenset()
+        if self._archive is not None and trace.elsewhere:
+            thread, newest = key_of(config).thread, trace.segments.get(channel)
+            gone = find_archived(self._archive, thread, messages, newest)
+        return self._new(messages, channel, found, trace, gone)
 
     async def anew_messages(
         self, config: RunnableConfig, messages: Sequence[Any], *, channel: str = "messages"
@@ -391,7 +406,11 @@ class ReducingSaver(ForwardingSaver):
         """Return what is new in a list that a client sends whole, as `new_messages` does."""
         found = await self.aget_tuple(config)
         trace = await self._atrace(found.config) if found else Trace()
-        return self._new(messages, channel, found, trace)
+        gone: frozenset[str] = frozenset()
+        if self._archive is not None and trace.elsewhere:
+            thread, newest = key_of(config).thread, trace.segments.get(channel)
+            gone = await afind_archived(self._archive, thread, messages, newest)
+        return self._new(messages, channel, found, trace, gone)
 
     def _new(
         self,
@@ -399,20 +418,22 @@ class ReducingSaver(ForwardingSaver):
         channel: str,
         found: CheckpointTuple | None,
         trace: Trace,
+        gone: frozenset[str],
     ) -> builtins.list[Any]:
         held = read(found.checkpoint, self._place(channel)) if found else None
         messages_held = held if isinstance(held, builtins.list) else []
-        return new_among(messages, messages_held, trace.evicted.get(channel, NOTHING))
+        line = trace.evicted.get(channel, NOTHING).plus_ids(gone)
+        return new_among(messages, messages_held, line)
 
     def _forget(self, thread: str) -> None:
         self._lineage.forget_thread(thread)
         self._delivery.ledger.forget_thread(thread)
 
     def _trace(self, config: RunnableConfig) -> Trace:
-        return find_trace(self._lineage, super().get_tuple, config)
+        return find_trace(self._lineage, super().get_tuple, config, self._setting)
 
     async def _atrace(self, config: RunnableConfig) -> Trace:
-        return await afind_trace(self._lineage, super().aget_tuple, config)
+        return await afind_trace(self._lineage, super().aget_tuple, config, self._setting)
 
     def _folded(self, config: RunnableConfig, offered: Reduction) -> Folded:
         reducer, deltas = self._messages_reducer, self._deltas(config, offered)
@@ -452,10 +473,16 @@ class ReducingSaver(ForwardingSaver):
         return "|".join(part.partition(":")[0] for part in parts) in self._namespaces
 
     def _reduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
-        parent = self._trace(config)
+        parent = self._alike(config, offered, self._trace(config))
         folded = self._folded(config, offered)
+        archived = {
+            name: find_archived(archive, key_of(config).thread, messages, segment)
+            for archive, name, messages, segment in self._resent(offered, parent)
+        }
         stored = super().get_tuple(config) if self._misses(offered, parent) else None
-        proposal = propose(self._offer(config, offered, parent, folded, stored), self._setting)
+        proposal = propose(
+            self._offer(config, offered, parent, folded, stored, archived), self._setting
+        )
         if self.shadow:
             return settle(proposal, self._setting).as_shadow(offered)
         if self._summary is not None:
@@ -476,10 +503,16 @@ class ReducingSaver(ForwardingSaver):
         return reduction
 
     async def _areduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
-        parent = await self._atrace(config)
+        parent = self._alike(config, offered, await self._atrace(config))
         folded = await self._afolded(config, offered)
+        archived = {
+            name: await afind_archived(archive, key_of(config).thread, messages, segment)
+            for archive, name, messages, segment in self._resent(offered, parent)
+        }
         stored = await super().aget_tuple(config) if self._misses(offered, parent) else None
-        proposal = propose(self._offer(config, offered, parent, folded, stored), self._setting)
+        proposal = propose(
+            self._offer(config, offered, parent, folded, stored, archived), self._setting
+        )
         if self.shadow:
             return settle(proposal, self._setting).as_shadow(offered)
         if self._summary is not None:
@@ -499,6 +532,30 @@ class ReducingSaver(ForwardingSaver):
             return settle(proposal.held_back(patience(self.window)), self._setting)
         return reduction
 
+    def _alike(self, config: RunnableConfig, offered: Reduction, parent: Trace) -> Trace:
+        """Return the trace of what a fork is a copy of: its parent is the one before."""
+        versions = versions_of(offered.checkpoint, self._setting.places)
+        if offered.metadata.get("source") != "fork" or parent.versions == versions:
+            return parent
+        return self._lineage.find_alike(key_of(config), versions) or parent
+
+    def _resent(
+        self, offered: Reduction, parent: Trace
+    ) -> Iterator[tuple[Archive, str, builtins.list[Any], str | None]]:
+        """Yield lists of several new messages that a client may have sent again.
+
+        What this process evicted is remembered; the archive is asked about the rest.
+        """
+        archive = self._archive if offered.metadata.get("source") == "input" else None
+        if archive is None or not parent.elsewhere:
+            return
+        for name, held in parent.held.items():
+            messages = read(offered.checkpoint, self._setting.places[name])
+            if isinstance(messages, builtins.list):
+                new = [m for m in messages if identifier(m) not in held]
+                if len(new) > 1:
+                    yield archive, name, new, parent.segments.get(name)
+
     def _misses(self, offered: Reduction, parent: Trace) -> bool:
         """Tell whether a list lacks messages that the parent holds: the graph removed them."""
         for name, held in parent.held.items():
@@ -514,6 +571,7 @@ class ReducingSaver(ForwardingSaver):
         parent: Trace,
         folded: Folded,
         stored: CheckpointTuple | None,
+        archived: Mapping[str, frozenset[str]],
     ) -> Offer:
         key = key_of(config)
         before = {
@@ -531,6 +589,7 @@ class ReducingSaver(ForwardingSaver):
             folded=folded,
             readmitted=self._lineage.readmitted(key),
             stored_before=before,
+            archived=archived,
             thread=key.thread,
             memory_namespace=self._memory_namespace(config),
         )
@@ -633,7 +692,7 @@ class ReducingSaver(ForwardingSaver):
 
     def _learn(self, found: CheckpointTuple) -> bool:
         """Remember a checkpoint that was loaded; tell whether its pending writes need cleaning."""
-        self._lineage.learn(key_of(found.config), traced(found))
+        self._lineage.learn(key_of(found.config), traced(found, self._setting))
         for name, place in self._setting.places.items():
             kept = readmitted([w[1:] for w in found.pending_writes or ()], place.channel)
             if kept and place.key is None:

@@ -46,7 +46,7 @@ class Segment:
     why: Why
     memory_namespace: tuple[str, ...]
     spans: tuple[Span, ...]
-    summary: str | None = None
+    summarised: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -54,8 +54,13 @@ class Segment:
         return tuple(key for span in self.spans for key in span.keys)
 
     @property
+    def summary_key(self) -> str:
+        """Return the key under which the text of its summary is archived."""
+        return f"{self.id}.summary"
+
+    @property
     def silent(self) -> bool:
-        """Tell whether hooks are not told: a subgraph's call, whose result its parent still gets."""
+        """Tell whether hooks are not told: of a subgraph's call, whose result is on its way."""
         return ":" in self.namespace
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,10 +77,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Hold a segment and its messages, in order, on their way to the archive."""
+    """Hold a segment with its messages, in order, and its summary, on their way to the archive."""
 
     segment: Segment
     messages: tuple[Message, ...]
+    summary: str | None = None
 
 
 def identity(message: Message) -> str:
@@ -120,9 +126,12 @@ def _span(messages: Sequence[Message], run: Sequence[int], previous: str | None)
     )
 
 
-def segment_id(previous: str | None, channel: str, spans: Sequence[Span]) -> str:
-    """Return an id that the same eviction from the same line has again."""
-    return _digest(previous or "", channel, *(key for span in spans for key in span.keys))
+def segment_id(
+    thread: str, namespace: str, channel: str, previous: str | None, spans: Sequence[Span]
+) -> str:
+    """Return an id that the same eviction from the same line has again, and no other has."""
+    keys = (key for span in spans for key in span.keys)
+    return _digest(thread, namespace, channel, previous or "", *keys)
 
 
 def in_order(segments: Sequence[Segment], state: Sequence[Message]) -> list[str | int]:

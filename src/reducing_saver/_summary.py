@@ -34,7 +34,7 @@ from ._summary_text import (
     text_size,
     without_head,
 )
-from .engine import Message, Window
+from .engine import Measure, Message, Window
 from .engine.messages import identifier
 
 if TYPE_CHECKING:
@@ -146,6 +146,12 @@ class Summary:
         options = {one.name: getattr(self, one.name) for one in fields(self) if one.kw_only}
         made = {name: value for name, value in options.items() if not name.startswith("_")}
         return partial(Summary, **made), (self.model,)
+
+    def room(self) -> dict[Measure, int]:
+        """Return what a summary takes in the list at most, by measure."""
+        if self.place == "hooks":
+            return {}
+        return {"messages": 2 if self.shape == "pair" else 1, "tokens": self.max_tokens}
 
     def summarise(
         self, evicted: Sequence[Message], previous: Message | None, *, thread: str = ""

@@ -67,6 +67,15 @@ def newest_summary(messages: Sequence[Message]) -> Message | None:
     return next(carriers, None)
 
 
+def is_older(message: Message, block: Sequence[Message]) -> bool:
+    """Tell whether a summary was replaced by the one in a block: a later roll with its id."""
+    known = newest_summary(block)
+    if known is None or identifier(message) != identifier(known):
+        return False
+    before, after = Coverage.of(message), Coverage.of(known)
+    return after is not None and (before is None or before.version < after.version)
+
+
 def is_companion(message: Message) -> bool:
     """Tell whether a message only stands beside a summary of ours, as the question of a pair."""
     return "beside" in _record(message)

@@ -16,8 +16,11 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from reducing_saver import Window
-from reducing_saver._transcripts import Conversation, TranscriptError, langchain_messages, read
-from reducing_saver.demo import NO_RESULT, Report, compare, recording, travel_desk
+from reducing_saver._transcripts import Conversation, TranscriptError, read
+from reducing_saver.demo import Report, compare, recording, travel_desk
+from reducing_saver.demo.agent import NO_RESULT
+from reducing_saver.demo.messages import langchain_messages
+from reducing_saver.demo.show import Figure, ratio
 from reducing_saver.engine import problems
 
 CONVERSATIONS = Path(__file__).parents[2].parent / "shared" / "data" / "airline_conversations.json"
@@ -157,6 +160,27 @@ def test_tools_really_run(tmp_path: Path) -> None:
     assert len(json.loads(str(results[0].content))["offers"]) == 7
 
 
+@pytest.mark.parametrize(
+    ("bare", "wrapped", "less", "noise", "said"),
+    [
+        (253, 18, "fewer", 0, "14x fewer"),
+        (16, 10, "smaller", 0, "1.6x smaller"),
+        (10, 16, "smaller", 0, "1.6x larger"),
+        (300, 300, "fewer", 0, "the same"),
+        (0.05, 0.06, "faster", 0.03, "the same"),
+        (0.06, 0.05, "faster", 0.03, "the same"),
+        (0.05, 0.09, "faster", 0.03, "1.8x slower"),
+        (2.4, 0.2, "faster", 0.03, "12x faster"),
+        (3.1, 2.0, "", 0, ""),
+        (0, 0, "fewer", 0, ""),
+    ],
+)
+def test_a_ratio_is_said_where_it_is_none_of_noise(
+    bare: float, wrapped: float, less: str, noise: float, said: str
+) -> None:
+    assert ratio(Figure("x", bare, wrapped, str, less, noise)) == said
+
+
 def test_a_window_that_never_triggers_is_the_same(cli: Callable[..., Any]) -> None:
     ran = cli("demo", "--turns", "2", "--keep", "turns:6", "--trigger", "tokens:8000")
     said = " ".join(ran.out.split())
@@ -252,6 +276,7 @@ def test_what_the_saver_warns_of_stands_below_the_table(
         ],
         [{"role": "system", "content": "only"}],
         [user("a"), user("b")],
+        [user("a"), says("b"), user("c"), says("d")],
     ],
 )
 def test_a_conversation_is_replayed_as_it_was(
@@ -312,6 +337,13 @@ def test_arguments_that_are_not_json_are_played_as_text(tmp_path: Path) -> None:
     assert [*report.notes.values()] == [1]
 
 
+def test_a_role_that_nobody_knows_is_played_and_noted(tmp_path: Path) -> None:
+    messages = [user("a"), says("b"), {"role": "wizard", "content": "abra"}, says("c")]
+    found, report = replay(tmp_path, messages)
+    assert [message.content for message in found] == ["a", "b", "abra", "c"]
+    assert report.notes == {"messages of a role that no provider knows": 1}
+
+
 def test_a_long_turn_is_played_to_its_end(tmp_path: Path) -> None:
     steps = [
         message
@@ -325,7 +357,7 @@ def test_a_long_turn_is_played_to_its_end(tmp_path: Path) -> None:
 def test_what_cannot_be_replayed_is_one_line(
     refused: Callable[..., str], write: Callable[..., Path]
 ) -> None:
-    path = write([{"id": "mine", "messages": [user("a"), {"role": "chat", "content": "x"}]}])
+    path = write([{"id": "mine", "messages": [user("a"), {"role": "user", "content": 5}]}])
     said = refused("demo", "--input", path)
     assert "conversation mine: message 2" in said
     with pytest.raises(TranscriptError):
@@ -339,13 +371,15 @@ def test_a_history_that_is_not_valid_is_said(
     path = write([{"id": "good", "messages": [user("a")]}, {"id": "bad", "messages": bad}])
     ran = cli("demo", "--input", path)
     assert ran.code == 0
-    assert "Every stored history is still valid for OpenAI." in ran.out
+    assert "All 2 stored histories are still valid for OpenAI." in ran.out
     assert "NOT valid for Anthropic: system message in the middle in bad, message 2." in ran.out
-    assert "1 of 2 conversations valid." in ran.out
+    assert "1 of 2 stored histories are valid for all." in ran.out
     assert "it is in the recording" in ran.out
     found = cli("demo", "--input", path, "--json").json
     assert found["valid"] == {"openai": True, "anthropic": False, "gemini": False}
-    assert found["conversations"][1]["wrapped"]["problems"] == ["system message in the middle"]
+    assert found["conversations"][1]["wrapped"]["problems"] == [
+        {"rule": "system message in the middle", "index": 1}
+    ]
 
 
 def test_turns_shortens_every_conversation(
@@ -363,7 +397,7 @@ def test_conversations_without_messages_are_noted(
     path = write([{"id": "a", "messages": [user("a")]}, {"id": "b", "messages": []}])
     found = cli("demo", "--input", path, "--json").json
     assert found["notes"] == {"conversations without messages, left out": 1}
-    assert "note: 1 conversations without messages" in cli("demo", "--input", path).out
+    assert "note: conversations without messages, left out: 1" in cli("demo", "--input", path).out
 
 
 def test_many_conversations_are_listed_in_short_unless_asked_for(
@@ -373,7 +407,8 @@ def test_many_conversations_are_listed_in_short_unless_asked_for(
     path = write(chats)
     short, long = cli("demo", "--input", path), cli("demo", "--input", path, "--all")
     assert "... and 3 more" in short.out
-    assert "15 of 15 conversations valid." in short.out
+    assert "All 15 stored histories are still valid for OpenAI, Anthropic and Gemini." in short.out
+    assert short.out.count("valid") == 2  # the table's column, and this line
     assert short.out.count("chat-") == 12
     assert long.out.count("chat-") == 15
 
@@ -387,7 +422,8 @@ def test_all_real_conversations_are_replayed_and_stay_valid(tmp_path: Path, part
     chosen = conversations[part::4]
     window = Window(keep=("turns", 2), trigger=("turns", 3))
     report = compare([recording(each) for each in chosen], window, tmp_path)
-    assert len(report.valid) == len(report.threads) == 25
+    assert len(report.threads) == 25
+    assert not any(thread.wrapped.problems for thread in report.threads)
     assert report.notes == {}
     for conversation, thread in zip(chosen, report.threads, strict=True):
         recorded = plain(langchain_messages(conversation.messages))
@@ -406,5 +442,5 @@ def test_the_command_plays_real_conversations(
     path = write(json.loads(CONVERSATIONS.read_text("utf-8"))[:5])
     ran = cli("demo", "--input", path)
     assert (ran.code, ran.err) == (0, "")
-    assert "5 of 5 conversations valid." in ran.out
+    assert "All 5 stored histories are still valid for OpenAI, Anthropic and Gemini." in ran.out
     assert max(map(len, ran.out.splitlines())) <= 80

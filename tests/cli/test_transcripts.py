@@ -11,13 +11,16 @@ from langchain_core.load import dumpd
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
+    ChatMessage,
     HumanMessage,
     SystemMessage,
     ToolMessage,
     message_to_dict,
 )
 
-from reducing_saver._transcripts import TranscriptError, langchain_messages, read, words
+from reducing_saver._transcripts import TranscriptError, read
+from reducing_saver._words import line
+from reducing_saver.demo.messages import langchain_messages
 from reducing_saver.engine import Kind, split
 
 Write = Callable[..., Path]
@@ -179,10 +182,33 @@ def test_anthropic_dicts_become_messages() -> None:
     assert human == HumanMessage([text])
 
 
+def test_items_of_openai_responses_become_messages() -> None:
+    call = {"type": "function_call", "id": "fc1", "call_id": "c1", "name": "look"}
+    given = {"type": "function_call_output", "call_id": "c1", "output": "found"}
+    asked, result = langchain_messages([{**call, "arguments": '{"x": 1}'}, given])
+    assert isinstance(asked, AIMessage)
+    assert asked.tool_calls == [{"name": "look", "args": {"x": 1}, "id": "c1", "type": "tool_call"}]
+    assert result == ToolMessage("found", tool_call_id="c1")
+
+
+@pytest.mark.parametrize(
+    ("message", "role"),
+    [
+        ({"role": "wizard", "content": "abra"}, "wizard"),
+        ({"role": "chat", "content": "abra"}, "chat"),
+        ({"type": "note", "content": "abra"}, "note"),
+        ({"content": "abra"}, "unknown"),
+        ({"type": "chat", "data": {"role": "wizard", "content": "abra"}}, "wizard"),
+    ],
+)
+def test_a_role_that_nobody_knows_is_kept(message: object, role: str) -> None:
+    (found,) = langchain_messages([message])
+    assert found == ChatMessage("abra", role=role)
+
+
 @pytest.mark.parametrize(
     "message",
     [
-        {"role": "chat", "content": "x"},
         {"role": "user", "parts": [{"text": "Gemini's"}]},
         {"role": "user", "content": 5},
         "hello",
@@ -195,7 +221,7 @@ def test_what_cannot_be_replayed_is_named(message: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "line"),
+    ("message", "shown"),
     [
         ({"role": "user", "content": "two\n lines\t\x1b[31mred"}, "two lines [31mred"),
         (
@@ -209,5 +235,5 @@ def test_what_cannot_be_replayed_is_named(message: object) -> None:
         (HumanMessage("hi"), "hi"),
     ],
 )
-def test_a_message_is_shown_as_one_printable_line(message: object, line: str) -> None:
-    assert words(message) == line
+def test_a_message_is_shown_as_one_printable_line(message: object, shown: str) -> None:
+    assert line(message) == shown

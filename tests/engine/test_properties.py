@@ -136,6 +136,16 @@ def _reduce(case: Case) -> list[object]:
     return reduce_messages(case.messages, case.window, when=case.when).messages
 
 
+def _late_and_nameless() -> list[object]:
+    """Write a late second result after a call without an id, which might have answered that."""
+    calls: list[dict[str, object]] = [
+        {"name": "todo", "args": {}, "id": None},
+        {"name": "read_file", "args": {}, "id": "c3"},
+    ]
+    tail = [HumanMessage("q"), AIMessage("", tool_calls=calls), *write("T(c3) A T(call_0)")]
+    return [*write("A(call_0) T(call_0) H"), *tail]
+
+
 # -------------------------------------------------------------------------------------- E1, E2
 
 
@@ -248,6 +258,7 @@ _COUNTED = {"messages", "turns"}
 
 @_examples()
 @given(cases())
+@example(Case(_late_and_nameless(), Window(("messages", 1), ("messages", 2)), When.REST))
 def test_e2_the_output_is_an_ordered_subsequence(case: Case) -> None:
     """E2: what is kept stands in its old order, and nothing is added."""
     reduced = reduce_messages(case.messages, case.window, when=case.when)
@@ -919,6 +930,17 @@ _STRANGERS: tuple[object, ...] = (
     {"role": "tool", "content": None, "tool_call_id": 5},
     {"role": "user", "content": {"nested": True}},
     {"role": "user", "content": [{"type": "tool_result"}]},
+    {"role": "user", "content": [{"type": ["text"]}, {"type": {}}]},
+    {"role": "user", "content": [{"type": "image_url", "image_url": None}]},
+    {"role": "user", "content": [{"type": "image", "source": "x"}], "additional_kwargs": None},
+    {"role": "assistant", "tool_calls": [{"id": ["x"], "function": {"name": ["f"]}}]},
+    {"role": "assistant", "tool_calls": [{"id": 5, "name": 5, "args": None}]},
+    {"role": "assistant", "tool_calls": {"id": "x"}, "function_call": "f"},
+    {"role": "assistant", "parts": [None, {"function_call": None}, {"function_response": 3}]},
+    {"role": "tool", "tool_call_id": ["x"], "content": [[]]},
+    {"role": "function", "name": None},
+    {"type": "ai", "data": {"content": None, "tool_calls": None}},
+    {"type": "tool", "data": {"content": {}, "tool_call_id": {}}},
 )
 
 

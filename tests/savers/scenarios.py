@@ -40,7 +40,8 @@ from langchain_core.messages import (
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.config import get_config
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -234,6 +235,39 @@ class _Seen(list[Any]):
         from pydantic_core import core_schema
 
         return core_schema.any_schema()
+
+
+class Line:
+    """Put checkpoints without a graph, as LangGraph's loop does: each time the whole list."""
+
+    def __init__(self, saver: Saver, door: Door, thread: str = "t", namespace: str = "") -> None:
+        self.saver, self.door = saver, door
+        self.config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": namespace}}
+        self.versions: dict[str, Any] = {}
+        self.step = -1
+
+    def put(
+        self, messages: Any, *, rests: bool = False, moved: bool = True, **values: Any
+    ) -> CheckpointTuple:
+        """Put one checkpoint after the last one, and give what the inner saver holds of it."""
+        checkpoint = self.checkpoint(messages, rests=rests, **values)
+        named = {*checkpoint["channel_values"]} - (set() if moved else {"messages"})
+        new = self.saver.get_next_version(max(self.versions.values(), default=None), None)
+        versions = dict.fromkeys(named, new)
+        self.versions = {**self.versions, **versions}
+        checkpoint["channel_versions"] = self.versions
+        metadata: Any = {"source": "loop", "step": self.step, "parents": {}}
+        self.config = self.door.put(self.saver, self.config, checkpoint, metadata, versions)
+        return self.door.get_tuple(getattr(self.saver, "inner", self.saver), self.config)
+
+    def checkpoint(self, messages: Any, *, rests: bool = False, **values: Any) -> Any:
+        self.step += 1
+        waiting = {} if rests else {"branch:to:next": None}
+        return {
+            **empty_checkpoint(),
+            "id": str(uuid6(clock_seq=self.step)),
+            "channel_values": {"messages": messages, **waiting, **values},
+        }
 
 
 # Records, and how they are compared
@@ -536,6 +570,15 @@ def system_message(stage: Stage) -> None:
 
 
 @scene()
+def history_given(stage: Stage) -> None:
+    """The first input of a thread is a history from elsewhere."""
+    stage.compile(stage.builder().chain(("reply", reply), ("end", lambda _: {})))
+    past = [message for i in range(4) for message in (ask(f"p{i}"), say(f"p{i}"))]
+    stage.invoke({"messages": [*past, ask("first")]})
+    turns(stage, *[()] * 3)
+
+
+@scene()
 def streamed(stage: Stage) -> None:
     stage.compile(stage.builder().chain(("think", reply), ("reply", lambda _: {})))
     for i in range(4):
@@ -830,13 +873,11 @@ def one_done_and_one_waiting(stage: Stage) -> None:
         stage.resume(f"yes {i}", **STEADY)
 
 
-@scene(resumes=True)
-def always_interrupted(stage: Stage) -> None:
-    """A chat that lives in `interrupt()`: its thread never comes to rest."""
+def talking(stage: Stage) -> Any:
+    """Make a chat that lives in `interrupt()`: its thread never comes to rest."""
 
     def talk(state: Any) -> Any:
-        last = state["messages"][-1]
-        question = say(f"after {last.content}", "asked")
+        question = say(f"after {state['messages'][-1].content}", "asked")
         answer = interrupt(question.content)
         return {"messages": [question, HumanMessage(f"{answer}:", id=f"h.{answer}")]}
 
@@ -844,7 +885,12 @@ def always_interrupted(stage: Stage) -> None:
     builder.add_node("talk", talk)
     builder.add_edge(START, "talk")
     builder.add_edge("talk", "talk")
-    stage.compile(builder)
+    return builder
+
+
+@scene(resumes=True)
+def always_interrupted(stage: Stage) -> None:
+    stage.compile(talking(stage))
     stage.invoke(ask("hello"))
     for i in range(100 if stage.long else 12):
         stage.resume(f"r{i}")

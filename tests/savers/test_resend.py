@@ -226,7 +226,13 @@ def test_in_the_value_of_an_entrypoint() -> None:
     @entrypoint(checkpointer=saver)
     def talk(given: list[Any], *, previous: Any = None) -> Any:
         before = (previous or {"messages": []})["messages"]
-        return {"messages": [*before, *given, AIMessage(f"to {given[-1].content}", id=f"a{given[-1].id[1:]}")]}
+        return {
+            "messages": [
+                *before,
+                *given,
+                AIMessage(f"to {given[-1].content}", id=f"a{given[-1].id[1:]}"),
+            ]
+        }
 
     for i in range(5):
         talk.invoke([human(i)], at())

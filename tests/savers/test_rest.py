@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
 from savers.scenarios import (
     SCENES,
     STEADY,
@@ -22,6 +23,7 @@ from savers.scenarios import (
     read,
     reply,
     say,
+    talking,
     turns,
 )
 from services.door import Door
@@ -220,6 +222,69 @@ def test_each_turn_ends_in_one_reduction_whichever_node_ran_last(
     for found in rests:
         humans = [message for message in read(found) or () if message.type == "human"]
         assert len(humans) == 1
+
+
+def held(stage: Stage, inner: Any) -> list[str]:
+    return brief(read(stage.door.get_tuple(inner, stage.config)) or ())
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+def test_the_first_run_of_a_thread_is_no_resumed_run(
+    durability: Any, inner: Any, door: Any
+) -> None:
+    stage = Stage(kept(inner), door)
+    stage.compile(stage.builder().chain(("reply", reply), ("wait", waiting)))
+    past = [ask("a"), say("a"), ask("b"), say("b"), ask("c")]
+    stage.invoke({"messages": past}, durability=durability)
+
+    assert held(stage, inner) == [*brief(past), "ai:said c"]
+
+
+def test_an_update_of_a_new_thread_is_no_resumed_run(inner: Any, door: Any) -> None:
+    stage = Stage(kept(inner), door)
+    stage.compile(stage.builder().chain(("reply", reply), ("wait", waiting)))
+    stage.update({"messages": [ask("a"), say("a"), ask("b"), say("b")]}, as_node="reply")
+
+    assert stage.state().next == ("wait",)
+    assert len(held(stage, inner)) == 4
+
+
+def waiting(state: Any) -> Any:
+    return {"messages": [say(str(interrupt("go on?")))]}
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["the same saver", "a new saver"])
+def test_a_resumed_run_ends_at_rest(forgets: bool, inner: Any, door: Any) -> None:
+    """Also where its nodes wrote no message: the next run is an ordinary one again."""
+    window = Window(("messages", 2), ("messages", 2), ("messages", 1_000))
+    stage = Stage(kept(inner, window), door)
+    chain = stage.builder().chain(("reply", reply), ("end", lambda _: {}))
+    stage.compile(chain, interrupt_before=["end"])
+    stage.invoke(ask("t0"))
+    stage.invoke(None)
+    if forgets:
+        stage.saver = kept(inner, window)
+        stage.compile(chain, interrupt_before=["end"])
+    stage.invoke(ask("t1"))
+
+    assert held(stage, inner) == ["human:t0: ", "ai:said t0", "human:t1: ", "ai:said t1"]
+
+
+def test_a_resumed_run_crosses_at_the_trigger_in_its_first_put(inner: Any, door: Any) -> None:
+    """Whole earlier turns leave, once; then the run goes on as any other."""
+    saver = kept(inner, Window(("turns", 1), ("turns", 2), ("messages", 1_000)))
+    stage = Stage(saver, door)
+    stage.compile(talking(stage))
+    stage.invoke(ask("hello"))
+    sizes = []
+    for i in range(9):
+        stage.resume(f"r{i}")
+        humans = [name for name in held(stage, inner) if name.startswith("human")]
+        sizes.append(len(humans))
+
+    assert max(sizes) <= 3
+    assert stage.state().next == ("talk",)
+    assert [name for *_, name in stage.ran] == ["talk"] * 19
 
 
 # The version

@@ -216,7 +216,7 @@ def _legacy_calls(message: Message) -> list[Call]:
 def _block_calls(message: Message) -> list[Call]:
     found = []
     for block in blocks(message):
-        if field(block, "type") in _CALL_TYPES:
+        if _kind(block) in _CALL_TYPES:
             key = field(block, "call_id") or field(block, "id")
             found.append(Call(_word(key), _word(field(block, "name"))))
         for part in _parts(block, "function_call", "functionCall"):
@@ -258,10 +258,14 @@ def is_media(block: object) -> bool:
     """Tell whether a block is an image, audio, video or file, in any provider's shape."""
     if isinstance(block, dict) and not _MEDIA_KEYS.isdisjoint(block):
         return True
-    if field(block, "type") not in _MEDIA_TYPES:
+    if _kind(block) not in _MEDIA_TYPES:
         return False
     source = field(block, "source")
     return source is None or field(source, "type") != "text"
+
+
+def _kind(block: object) -> str:
+    return _word(field(block, "type"))  # a JSON schema has a list there
 
 
 def _parts(block: object, *names: str) -> Iterator[object]:

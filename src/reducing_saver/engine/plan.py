@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
 
 from .messages import Message, Role, answers, calls, holds_messages, is_summary, may_be_human, role
 from .units import Kind, Unit, join, leading, split, starts_turn
@@ -179,11 +180,13 @@ def plan(
     *,
     when: When = When.REST,
     crossing: bool = False,
+    room: Mapping[Measure, int] = MappingProxyType({}),
 ) -> Plan:
     """Decide which units of a list stay.
 
     `crossing=True` takes the cap as passed, whatever the size: a list is cut down to what the
-    middle of a run is cut down to.
+    middle of a run is cut down to. `room` is what a new summary will take at most: it is left
+    free below the trigger, so that a list with its summary does not cross at once again.
 
     Pure and linear in the list. Tokens are counted from the tail and no further than the decision
     needs. What is no list, or holds no message, is left as it is. Raises only what a
@@ -195,12 +198,12 @@ def plan(
     passed = (window.cap,) if crossing else _passed(messages, window, when)
     if not passed:
         return Plan(messages, window, when)
-    if when is When.REST and not crossing and (cut := _plain_cut(messages, window)):
+    if when is When.REST and not crossing and (cut := _plain_cut(messages, window, room)):
         left = messages[cut.stop :]
         stuck = any(_measure(left, mark.measure, window) > mark.value for mark in passed)
         return Plan(messages, window, when, passed, stuck, cut)
     units = tuple(split(messages))
-    reasons = _Decision(units, window, when, passed, crossing=crossing).reasons()
+    reasons = _Decision(units, window, when, passed, crossing=crossing, room=room).reasons()
     if Reason.ABOVE_CAP in reasons and window.cap not in passed:
         passed = (*passed, window.cap)
     kept = [unit for unit, r in zip(units, reasons, strict=True) if r.verdict is Verdict.KEEP]
@@ -263,9 +266,12 @@ def _measure(messages: Sequence[Message], measure: Measure, window: Window) -> i
             return sum(map(window.sizes(measure).of, messages))
 
 
-def _limits(window: Window, *, over_cap: bool) -> dict[Measure, int]:
+def _limits(window: Window, room: Mapping[Measure, int], *, over_cap: bool) -> dict[Measure, int]:
     """Return what must be left at most: keep, and half of the marks in other measures."""
-    limits: dict[Measure, int] = {window.keep.measure: window.keep.value}
+    keep = window.keep
+    alike = [mark.value for mark in window.triggers if mark.measure == keep.measure]
+    free = min(alike, default=keep.value + room.get(keep.measure, 0)) - room.get(keep.measure, 0)
+    limits: dict[Measure, int] = {keep.measure: max(0, min(keep.value, free))}
     for mark in (*window.triggers, *((window.cap,) if over_cap else ())):
         if mark.measure != window.keep.measure:
             half = mark.value // 2
@@ -273,7 +279,9 @@ def _limits(window: Window, *, over_cap: bool) -> dict[Measure, int]:
     return limits
 
 
-def _plain_cut(messages: list[Message], window: Window) -> range | None:
+def _plain_cut(
+    messages: list[Message], window: Window, room: Mapping[Measure, int]
+) -> range | None:
     """Return what leaves where it is one plain range, found from the tail; None where it is not.
 
     The same decision as `_Decision` makes, which a property test compares, without looking into
@@ -283,21 +291,23 @@ def _plain_cut(messages: list[Message], window: Window) -> range | None:
     if window.pin_first_human or window.pinned or window.keep_latest_of:
         return None
     lead = leading(messages)
-    start = _oldest_kept_turn(messages, lead, window)
+    start = _oldest_kept_turn(messages, lead, window, room)
     if start <= lead:
         return None
     left = messages[start:]
     if _measure(left, window.cap.measure, window) > window.cap.value:
         return None
-    if any(map(is_summary, messages[lead:])) or any(map(_joins_across, split(left))):
+    if is_summary(messages[lead]) or any(map(_joins_across, split(left))):
         return None
     return range(lead, start)
 
 
-def _oldest_kept_turn(messages: list[Message], lead: int, window: Window) -> int:
+def _oldest_kept_turn(
+    messages: list[Message], lead: int, window: Window, room: Mapping[Measure, int]
+) -> int:
     # Without the cap among the limits: where it has a measure of its own and is passed, the rest
     # is held to half of it, which is left to `_Decision`.
-    limits = _limits(window, over_cap=False)
+    limits = _limits(window, room, over_cap=False)
     if window.cap.measure not in limits and exceeds(messages, window.cap, window):
         return lead
     used = dict.fromkeys(limits, 0)
@@ -328,9 +338,10 @@ def _joins_across(unit: Unit) -> bool:
     """Tell whether a unit may belong to one on the other side of a cut."""
     if unit.kind is not Kind.TOOLS:
         return unit.kind is Kind.RESULT
-    asked = sum(len(calls(message)) for message in unit.messages if role(message) is Role.AI)
-    given = sum(len(answers(message)) for message in unit.messages if role(message) is Role.TOOL)
-    return given > asked
+    asked = [call.id for m in unit.messages if role(m) is Role.AI for call in calls(m)]
+    given = [a.id for m in unit.messages if role(m) is Role.TOOL for a in answers(m)]
+    # One too many, or one that was matched by position, may answer a call before the cut.
+    return len(given) > len(asked) or not set(given) <= {*asked, ""}
 
 
 def _sum(units: Iterable[Unit], measure: Measure, window: Window) -> int:
@@ -349,7 +360,9 @@ class _Decision:
         passed: tuple[Mark, ...],
         *,
         crossing: bool = False,
+        room: Mapping[Measure, int] = MappingProxyType({}),
     ) -> None:
+        self.room = room
         self.bound = window.cap.value // 2 if crossing else window.cap.value
         self.units, self.window, self.when = units, window, when
         self.current = max((unit.turn for unit in units), default=0)
@@ -417,7 +430,10 @@ class _Decision:
 
     def _evict_turns(self) -> None:
         """Let whole earlier turns go, oldest first, until what is left is within the limits."""
-        limits = _limits(self.window, over_cap=self.over_cap)
+        summary = [unit for unit in self.units if unit.turn < 0 and unit.kind is Kind.SUMMARY]
+        # The summary that is there is counted below, and the new one takes its place.
+        room = {m: max(0, n - _sum(summary, m, self.window)) for m, n in self.room.items()}
+        limits = _limits(self.window, room, over_cap=self.over_cap)
         fixed = [u for i, u in enumerate(self.units) if i in self.stays or u.turn == self.current]
         used = {measure: _sum(fixed, measure, self.window) for measure in limits}
         passed: Measure | None = None

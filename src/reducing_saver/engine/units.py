@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 
 from .messages import (
     Answer,
@@ -37,8 +38,9 @@ class Unit:
     """Hold one message, or an AI message with every tool result that answers it.
 
     `indices` are ascending positions in the list that was split; they need not be adjacent.
-    `turn` is -1 for leading system messages and the newest summary (with its companions), 0 for what stands before the
-    first human message, then 1, 2, ... `open` means that some call has no result yet.
+    `turn` is -1 for leading system messages and the newest summary after them, with what stands
+    beside it; 0 for what stands before the first human message, then 1, 2, ... `open` means that
+    a call has no result yet.
     """
 
     kind: Kind
@@ -68,7 +70,8 @@ def split(messages: Sequence[Message]) -> list[Unit]:
         if kind is Kind.AI:
             matcher.ask(draft, message)
         drafts.append(draft)
-    _set_apart([draft for draft in drafts if draft.kind is Kind.SUMMARY], messages)
+    head = [draft for draft in takewhile(_opens, drafts) if draft.kind is Kind.SUMMARY]
+    _set_apart(head, messages)
     units = [draft.finish(messages) for draft in drafts if draft.merged is None]
     return sorted(units, key=lambda unit: unit.indices[0])
 
@@ -83,6 +86,11 @@ def _set_apart(summaries: list[_Draft], messages: Sequence[Message]) -> None:
     for draft in summaries:
         if own and stands_beside(messages[draft.indices[0]]) == own:
             draft.turn = -1
+
+
+def _opens(draft: _Draft) -> bool:
+    """Tell whether a unit stands at the head, with the leading system messages and summaries."""
+    return draft.turn < 0 or draft.kind is Kind.SUMMARY
 
 
 def join(units: Iterable[Unit]) -> list[Message]:

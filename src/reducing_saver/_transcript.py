@@ -1,0 +1,152 @@
+"""Read every message of a line of checkpoints back: what was archived, and what the state holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from ._archive import Archive, Entry
+from ._errors import ConfigurationError
+from ._segment import Segment, in_order
+from .engine.messages import Message, is_summary
+
+logger = logging.getLogger("reducing_saver")
+
+_LOST = (
+    "a transcript is not whole: of %d archived messages %d are not in the archive, and %d segments "
+    "that others follow are not"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Hold a part of a transcript: keys of archived messages and indices of the state."""
+
+    items: tuple[str | int, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of the archived messages."""
+        return tuple(item for item in self.items if isinstance(item, str))
+
+    def fill(
+        self, entries: Sequence[Entry], state: Sequence[Message], serde: SerializerProtocol
+    ) -> Iterator[Message]:
+        """Yield the messages; without summaries, and without what is not among the entries."""
+        found = {entry.key: entry for entry in entries}
+        for item in self.items:
+            if isinstance(item, int):
+                yield state[item]
+            elif item in found:
+                message = load(found[item], serde)
+                if not is_summary(message):
+                    yield message
+
+
+def transcript(
+    archive: Archive,
+    serde: SerializerProtocol,
+    thread: str,
+    newest_segment: str | None,
+    state_messages: Sequence[Message],
+    *,
+    page_size: int = 100,
+) -> Iterator[Message]:
+    """Yield every message ever, in its original order, once, without summaries.
+
+    - `newest_segment`: the id that the line's checkpoint names, or None.
+    - `page_size`: how many archived messages are read at once.
+
+    The segments are read first, then a page whenever it is needed. What is no longer in the archive
+    is left out, and counted in one warning at the end.
+    """
+    _check(page_size)
+    return _transcript(archive, serde, thread, newest_segment, state_messages, page_size)
+
+
+def atranscript(
+    archive: Archive,
+    serde: SerializerProtocol,
+    thread: str,
+    newest_segment: str | None,
+    state_messages: Sequence[Message],
+    *,
+    page_size: int = 100,
+) -> AsyncIterator[Message]:
+    """Yield every message ever, as `transcript` does."""
+    _check(page_size)
+    return _atranscript(archive, serde, thread, newest_segment, state_messages, page_size)
+
+
+def _transcript(
+    archive: Archive,
+    serde: SerializerProtocol,
+    thread: str,
+    newest: str | None,
+    state: Sequence[Message],
+    size: int,
+) -> Iterator[Message]:
+    segments = archive.chain(thread, newest)
+    asked = found = 0
+    for page in pages(line_up(segments, state), size):
+        entries = archive.read(thread, page.keys) if page.keys else []
+        asked, found = asked + len(page.keys), found + len(entries)
+        yield from page.fill(entries, state, serde)
+    _warn(asked, asked - found, broken(segments, newest))
+
+
+async def _atranscript(
+    archive: Archive,
+    serde: SerializerProtocol,
+    thread: str,
+    newest: str | None,
+    state: Sequence[Message],
+    size: int,
+) -> AsyncIterator[Message]:
+    segments = await archive.achain(thread, newest)
+    asked = found = 0
+    for page in pages(line_up(segments, state), size):
+        entries = await archive.aread(thread, page.keys) if page.keys else []
+        asked, found = asked + len(page.keys), found + len(entries)
+        for message in page.fill(entries, state, serde):
+            yield message
+    _warn(asked, asked - found, broken(segments, newest))
+
+
+def line_up(segments: Sequence[Segment], state: Sequence[Message]) -> list[str | int]:
+    """Return keys of archived messages and indices of the state, in order, without summaries."""
+    return [
+        item
+        for item in in_order(segments, state)
+        if isinstance(item, str) or not is_summary(state[item])
+    ]
+
+
+def pages(items: Sequence[str | int], size: int) -> Iterator[Page]:
+    """Cut a transcript into pages."""
+    for start in range(0, len(items), size):
+        yield Page(tuple(items[start : start + size]))
+
+
+def load(entry: Entry, serde: SerializerProtocol) -> Message:
+    """Return an archived message."""
+    message: Message = serde.loads_typed((entry.kind, entry.data))
+    return message
+
+
+def broken(segments: Sequence[Segment], newest: str | None) -> bool:
+    """Tell whether a segment that the line names is missing, and with it all before."""
+    return (segments[-1].previous if segments else newest) is not None
+
+
+def _check(page_size: object) -> None:
+    if type(page_size) is not int or page_size < 1:
+        raise ConfigurationError("page_size", page_size, "a whole number from 1")
+
+
+def _warn(asked: int, lost: int, cut: bool) -> None:
+    if lost or cut:
+        logger.warning(_LOST, asked, lost, int(cut))
