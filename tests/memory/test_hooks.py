@@ -1,4 +1,4 @@
-"""Hooks through real graphs, savers and stores: what is told, when, how often, and after failures."""
+"""Hooks through real graphs, savers and stores: what is told, when, and after failures."""
 
 from __future__ import annotations
 
