@@ -103,11 +103,10 @@ def segment(
     previous: str | None = None,
     *,
     memory: tuple[str, ...] = ("memories", "t"),
-    summary: str | None = None,
 ) -> Segment:
     spans = (Span(tuple(keys), None, None),)
     return Segment(
-        segment_id(previous, "messages", spans),
+        segment_id(thread, "", "messages", previous, spans),
         previous,
         thread=thread,
         namespace="",
@@ -116,7 +115,6 @@ def segment(
         why="window",
         memory_namespace=memory,
         spans=spans,
-        summary=summary,
     )
 
 
@@ -207,6 +205,15 @@ def test_reading_keeps_the_order_of_the_keys_and_leaves_holes_out(
 
 
 @EVERY_STORE
+def test_which_keys_exist(door: Door, archive: StoreArchive) -> None:
+    write(door, archive, 20)
+    there, missing = keys(20)[3:9], ["not.there", "m000003.edited"]
+    assert door.call(archive, "exist", "t", [*there, *missing]) == {*there}
+    assert door.call(archive, "exist", "t", []) == set()
+    assert door.call(archive, "exist", "nobody", there) == set()
+
+
+@EVERY_STORE
 def test_writing_again_changes_nothing(
     door: Door, archive: StoreArchive, make_archive: MakeArchive
 ) -> None:
@@ -234,7 +241,7 @@ def test_a_segment_comes_back_equal(door: Door, archive: StoreArchive) -> None:
     messages = [HumanMessage(f"say {n}", id=f"m{n}") for n in range(6)]
     spans = cut_spans(messages, [1, 2, 4], None)
     full = Segment(
-        segment_id(None, "__previous__.messages", spans),
+        segment_id("t", "child:1|other", "__previous__.messages", None, spans),
         None,
         thread="t",
         namespace="child:1|other",
@@ -243,7 +250,7 @@ def test_a_segment_comes_back_equal(door: Door, archive: StoreArchive) -> None:
         why="removed",
         memory_namespace=("users", "a.b/ü", ""),
         spans=spans,
-        summary="They said hello. 🙂",
+        summarised=True,
     )
     door.call(archive, "write", full, entries(full.keys), tell=True)
     assert door.call(archive, "chain", "t", full.id) == [full]
@@ -443,6 +450,19 @@ def test_copying_a_thread(door: Door, archive: StoreArchive) -> None:
 
 
 @EVERY_STORE
+@pytest.mark.xfail(reason="a copy keeps the memory namespace made of its source's id", strict=True)
+def test_a_copy_has_a_memory_namespace_of_its_own(door: Door, archive: StoreArchive) -> None:
+    """Where nobody named one, it is made of the thread, and the copy is another thread."""
+    named = segment(keys(1), memory=("users", "alice"))
+    unnamed = segment(keys(1, 1), previous=named.id, memory=("memories", "t"))
+    for one in (named, unnamed):
+        door.call(archive, "write", one, entries(one.keys), tell=True)
+    door.call(archive, "copy_thread", "t", "copy")
+    chain = door.call(archive, "chain", "copy", unnamed.id)
+    assert [one.memory_namespace for one in chain] == [("memories", "copy"), ("users", "alice")]
+
+
+@EVERY_STORE
 def test_copying_thousands_of_messages(
     door: Door, archive: StoreArchive, request: pytest.FixtureRequest
 ) -> None:
@@ -459,8 +479,9 @@ def test_nothing_is_left_of_an_erased_thread(door: Door, archive: StoreArchive) 
     said = f"{CANARY} said"
     for number in range(3):
         named = [f"{CANARY}{number}-{each}.content" for each in range(110)]
-        one = segment(named, f"thread-{CANARY}", memory=(CANARY,), summary=said)
-        door.call(archive, "write", one, entries(named, said), tell=True)
+        one = segment(named, f"thread-{CANARY}", memory=(CANARY,))
+        written = entries([*named, one.summary_key], said)
+        door.call(archive, "write", one, written, tell=True)
         if number:
             door.call(archive, "mark_delivered", one.thread, one.id, named)
     kept = write(door, archive, 3, "other")

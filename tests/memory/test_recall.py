@@ -71,7 +71,7 @@ class Memory:
         state, previous = self.states[thread], self.newest.get(thread)
         spans = cut_spans(state, positions, previous)
         one = Segment(
-            segment_id(previous, "messages", spans),
+            segment_id(thread, "", "messages", previous, spans),
             previous,
             thread=thread,
             namespace="",

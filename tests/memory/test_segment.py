@@ -48,7 +48,7 @@ def make_segment(
 ) -> Segment:
     spans = cut_spans(messages, positions, previous)
     return Segment(
-        segment_id(previous, "messages", spans),
+        segment_id("t", "", "messages", previous, spans),
         previous,
         thread="t",
         namespace="",
@@ -293,9 +293,12 @@ def test_the_same_eviction_has_the_same_ids_again() -> None:
         make_segment(messages, [0, 1], "q").id,
         make_segment(messages, [0], "p").id,
         make_segment(messages, [0, 2], "p").id,
-        segment_id("p", "other", cut_spans(messages, [0, 1], "p")),
+        *(
+            segment_id(*where, "p", cut_spans(messages, [0, 1], "p"))
+            for where in (("u", "", "messages"), ("t", "n", "messages"), ("t", "", "other"))
+        ),
     }
-    assert len(ids) == 6
+    assert len(ids) == 8
 
 
 SAYS = """
@@ -309,7 +312,7 @@ messages = [
     {"role": "user", "content": [{"type": "text", "text": "é"}]},
 ]
 spans = cut_spans(messages, range(4), None)
-sys.stdout.write(segment_id(None, "messages", spans))
+sys.stdout.write(segment_id("t", "", "messages", None, spans))
 """
 
 

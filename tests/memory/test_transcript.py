@@ -63,7 +63,7 @@ class Line:
     def evict(self, *positions: int) -> Segment:
         spans = cut_spans(self.state, positions, self.newest)
         one = Segment(
-            segment_id(self.newest, "messages", spans),
+            segment_id(self.thread, "", "messages", self.newest, spans),
             self.newest,
             thread=self.thread,
             namespace="",
