@@ -14,10 +14,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from ._archive import Archive, Entry, StoreArchive, _place
 from ._channel import Place, read
 from ._errors import ConfigurationError
+from ._recall_words import alike, excerpt, fused, load_bm25s, said, words
 from ._record import Record
 from ._segment import Segment
 from ._transcript import line_up, load, pages
-from ._recall_words import alike, excerpt, fused, load_bm25s, said, words
 from .engine import messages as shapes
 from .engine.messages import Message, Role, calls, is_summary, role
 
