@@ -248,7 +248,7 @@ def test_a_hook_that_raises_is_called_again_by_deliver(house: House) -> None:
     assert by_thread == {name_of(c): evicted(house, c) for c in configs}
     house.door.call(saver, "deliver")
     house.door.call(house.saver(on_evict=[told]), "deliver")
-    assert len(told.events) == 6
+    assert len([event for event in told.events if event.thread in by_thread]) == 6
 
 
 def test_what_a_process_left_untold_the_next_one_tells(house: House) -> None:
@@ -280,7 +280,7 @@ def test_one_of_two_hooks_fails_and_both_are_told_with_the_same_key(house: House
     assert sorted(bad.ids) == ["a.a.1", "a.b.4", "h.a", "h.b"]
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyError, StopIteration, SystemExit])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyError, StopIteration])
 def test_a_hook_never_hurts_the_put(error: Any) -> None:
     async def hook(eviction: Eviction) -> None:
         raise error
@@ -503,6 +503,15 @@ def close(house: House, saver: ReducingSaver) -> None:
         within(30, saver.close)
 
 
+def drain(house: House, saver: ReducingSaver) -> None:
+    """Wait for the background; an async store needs its loop to go on meanwhile."""
+    background: Any = saver._delivery.hooks[0]
+    if house.door.name == "async":
+        house.door.run(asyncio.to_thread(background.drain))
+    else:
+        within(30, background.drain)
+
+
 def test_a_put_does_not_wait_for_a_background_hook(house: House) -> None:
     gate = Gate()
     config = thread_config()
@@ -530,7 +539,7 @@ def test_what_a_full_background_drops_is_told_later(house: House) -> None:
     gate.open.set()
 
     for _ in range(20):
-        saver._delivery.hooks[0].drain()  # type: ignore[union-attr]
+        drain(house, saver)
         house.door.call(saver, "deliver")
     house.door.invoke(graph, ask("g"), config)
     close(house, saver)
@@ -540,12 +549,11 @@ def test_what_a_full_background_drops_is_told_later(house: House) -> None:
 def test_a_background_hook_that_raises_is_called_again(house: House) -> None:
     told = Told(failures=2)
     config = thread_config()
-    background = Background(told, workers=1)
-    saver = house.saver(AT_ONCE, on_evict=[background])
+    saver = house.saver(AT_ONCE, on_evict=[Background(told, workers=1)])
     graph = play(house, saver, config, "a", "b")
-    background.drain()
+    drain(house, saver)
     house.door.invoke(graph, ask("c"), config)
-    background.drain()
+    drain(house, saver)
     house.door.invoke(graph, ask("d"), config)
     close(house, saver)
     assert {*told.ids} == {*evicted(house, config)}
@@ -646,8 +654,8 @@ def saver(inner, store):
     return ReducingSaver(inner, window, archive=StoreArchive(store), on_evict=[Background(hook)])
 
 if door == "sync":
-    inner = SqliteSaver.from_conn_string(path).__enter__()
-    store = SqliteStore.from_conn_string(path).__enter__()
+    opened = SqliteSaver.from_conn_string(path), SqliteStore.from_conn_string(path)
+    inner, store = (one.__enter__() for one in opened)
     store.setup()
     graph = talk().compile(checkpointer=saver(inner, store))
     for i in range(6):
@@ -663,12 +671,15 @@ else:
             for i in range(6):
                 await graph.ainvoke(ask(f"t{i}"), thread_config("t"))
 
-    asyncio.run(run())
+    if door == "async":
+        asyncio.run(run())
+    else:  # a loop that nobody closes
+        asyncio.new_event_loop().run_until_complete(run())
 print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("door", ["sync", "async"])
+@pytest.mark.parametrize("door", ["sync", "async", "loop left open"])
 def test_a_program_that_ends_tells_first_what_is_pending(tmp_path: Path, door: str) -> None:
     """And where it cannot be acknowledged any more, it is told again; a program always ends."""
     log = tmp_path / "log"
@@ -682,7 +693,7 @@ def test_a_program_that_ends_tells_first_what_is_pending(tmp_path: Path, door: s
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=25,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
