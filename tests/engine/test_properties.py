@@ -963,6 +963,24 @@ def test_e11_strange_things_are_left_as_they_are(
     assert reduce_messages(reduced.messages, window, when=when).messages is reduced.messages
 
 
+@pytest.mark.parametrize("number", range(len(_STRANGERS)))
+def test_e11_nothing_strange_raises(number: int) -> None:
+    """E11: every function of the engine takes what it does not understand, wherever it stands."""
+    stranger = _STRANGERS[number]
+    said = write("sys H A(a) T(a) H A")
+    for place in range(len(said) + 1):
+        messages = [*said[:place], stranger, *said[place:]]
+        problems(messages)
+        assert _same(join(split(messages)), messages)
+        for measure in ("messages", "turns", "tokens", "bytes"):
+            cap = ("messages", 2)
+            decided = plan(messages, Window((measure, 1), (measure, 1), cap, pinned=(says_pin,)))
+            assert str(decided)
+            assert decided.total("tokens") >= 0
+            assert decided.total("bytes") >= 0
+            assert apply(decided)[-1] is messages[-1]
+
+
 @_examples(0.3)
 @given(
     st.lists(st.sampled_from((None, 7, 3.5, "loose text", b"bytes", ())), max_size=60), windows()
