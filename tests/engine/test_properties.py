@@ -259,6 +259,7 @@ _COUNTED = {"messages", "turns"}
 @_examples()
 @given(cases())
 @example(Case(_late_and_nameless(), Window(("messages", 1), ("messages", 2)), When.REST))
+@example(Case(write("H A(c) H T(c) H"), Window(("messages", 2), ("messages", 4)), When.REST))
 def test_e2_the_output_is_an_ordered_subsequence(case: Case) -> None:
     """E2: what is kept stands in its old order, and nothing is added."""
     reduced = reduce_messages(case.messages, case.window, when=case.when)
