@@ -7,9 +7,10 @@ other's state. Losing an entry costs a second look at the window, never a wrong 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -60,9 +61,11 @@ class Evicted:
         own = identifier(message)
         return self.has(own) if own else self._holds(id(message))
 
-    def has(self, name: str) -> bool:
-        """Tell whether a message with this id was evicted, or a call named as `_record` does."""
-        return self._holds(name) or (bool(self.digests) and digest(name) in self.digests)
+    def has(self, name: str | int) -> bool:
+        """Tell whether a message with this name was evicted, or a call named as `_record` does."""
+        if self._holds(name):
+            return True
+        return bool(self.digests) and isinstance(name, str) and digest(name) in self.digests
 
     def _holds(self, name: str | int) -> bool:
         entry = self._log.get(name)
@@ -78,11 +81,11 @@ class Evicted:
     def _without_ids(self, messages: list[Message]) -> list[Message]:
         """Look at nothing but ids where that is enough: this runs over the whole list of a run."""
         log = self._log
-        if self._count == len(log) and not self._holds_objects and not self.digests:
-            try:
-                return [message for message in messages if message.id not in log]  # type: ignore[attr-defined]
-            except (AttributeError, TypeError):
-                pass  # dicts, or ids of another kind
+        if not self._holds_objects and not self.digests:
+            with contextlib.suppress(AttributeError, TypeError):  # dicts, or ids of another kind
+                left = [message for message in messages if message.id not in log]  # type: ignore[attr-defined]
+                if self._count == len(log):  # or another line has written to it meanwhile
+                    return left
         return [message for message in messages if message not in self]
 
     def plus(self, messages: Iterable[Message], *, with_calls: bool = False) -> Evicted:
@@ -106,9 +109,8 @@ class Evicted:
             grown._count = len(grown._log)
             return grown
 
-    def minus(self, messages: Iterable[Message]) -> Evicted:
-        """Return these and fewer."""
-        gone = {identifier(m) or id(m) for m in messages}
+    def minus(self, gone: Collection[str | int]) -> Evicted:
+        """Return these without some names."""
         held = {name: message for name, message in self._held().items() if name not in gone}
         return Evicted(held, self.digests.difference(digest(n) for n in gone if isinstance(n, str)))
 
@@ -132,14 +134,16 @@ class Trace:
     - `evicted` by channel.
     - `recorded`: the id of the run's newest checkpoint that carries a record of evictions.
     - `unread`: the id of such a checkpoint that another process stored and nobody has read yet.
-    - `interrupts_seen` tells a resumed run from one that goes on; `resumed` means that the run was
-      resumed and no list has been stored since.
+    - `versions`: of the channels that hold lists; a copy of the checkpoint has the same.
+    - `interrupts_seen` tells a resumed run from one that goes on (None: there is no checkpoint);
+      `resumed` means that the run was resumed and no list has been stored since.
     """
 
     evicted: Mapping[str, Evicted] = field(default_factory=dict)
     recorded: str | None = None
     unread: str | None = None
-    interrupts_seen: int = 0
+    versions: Mapping[str, object] = field(default_factory=dict)
+    interrupts_seen: int | None = None
     resumed: bool = False
 
     def weight(self) -> int:
@@ -163,7 +167,9 @@ class Lineage:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: OrderedDict[tuple[str, str], OrderedDict[str, Trace]] = OrderedDict()
-        self._readmitted: OrderedDict[CheckpointKey, dict[str, list[Message]]] = OrderedDict()
+        self._readmitted: OrderedDict[CheckpointKey, dict[str, frozenset[str | int]]] = (
+            OrderedDict()
+        )
         self._weights: dict[tuple[str, str], int] = {}
         self._weight = 0
 
@@ -175,6 +181,13 @@ class Lineage:
                 return None
             self._threads.move_to_end(key[:2])
             return traces.get(key.checkpoint)
+
+    def find_alike(self, key: CheckpointKey, versions: Mapping[str, object]) -> Trace | None:
+        """Return the newest trace of the same thread and namespace with these versions."""
+        with self._lock:
+            traces = self._threads.get(key[:2], OrderedDict[str, Trace]())
+            alike = (trace for trace in reversed(traces.values()) if trace.versions == versions)
+            return next(alike, None)
 
     def remember(self, key: CheckpointKey, trace: Trace) -> None:
         """Keep the trace of a checkpoint that was stored."""
@@ -196,16 +209,16 @@ class Lineage:
         if self.find(key) is None:
             self.remember(key, trace)
 
-    def readmit(self, key: CheckpointKey, channel: str, messages: list[Message]) -> None:
+    def readmit(self, key: CheckpointKey, channel: str, kept: frozenset[str | int]) -> None:
         """Note what pending writes of a checkpoint keep on purpose, evicted or not."""
         with self._lock:
             noted = self._readmitted.setdefault(key, {})
-            noted[channel] = [*noted.get(channel, ()), *messages]
+            noted[channel] = noted.get(channel, frozenset()) | kept
             if len(self._readmitted) > MOST_THREADS:
                 self._readmitted.popitem(last=False)
 
-    def readmitted(self, key: CheckpointKey) -> Mapping[str, list[Message]]:
-        """Return what was noted for a checkpoint, by channel."""
+    def readmitted(self, key: CheckpointKey) -> Mapping[str, frozenset[str | int]]:
+        """Return the names that were noted for a checkpoint, by channel."""
         with self._lock:
             return self._readmitted.get(key, {})
 
@@ -214,6 +227,8 @@ class Lineage:
         with self._lock:
             for key in [key for key in self._threads if key[0] == thread]:
                 self._drop(key)
+            for noted in [key for key in self._readmitted if key.thread == thread]:
+                del self._readmitted[noted]
 
     def _shrink(self) -> None:
         while len(self._threads) > 1 and (

@@ -12,6 +12,7 @@ from ._channel import interrupts_seen
 from ._delta import Reducer, fold, needs_folding, snapshotted
 from ._lineage import CheckpointKey, Lineage, Trace
 from ._record import Record
+from ._reduction import Setting, versions_of
 
 Load = Callable[[RunnableConfig], CheckpointTuple | None]
 LoadAsync = Callable[[RunnableConfig], Awaitable[CheckpointTuple | None]]
@@ -40,23 +41,27 @@ def key_of(config: RunnableConfig) -> CheckpointKey:
     return CheckpointKey(str(thread), namespace, configurable.get("checkpoint_id") or "")
 
 
-def traced(found: CheckpointTuple | None) -> Trace:
+def traced(found: CheckpointTuple | None, setting: Setting) -> Trace:
     """Return what a stored checkpoint says of itself."""
     if found is None:
         return Trace()
     record = Record.read(found.metadata)
     own = found.checkpoint["id"] if record.evicted else record.before
-    trace = Trace(recorded=own, interrupts_seen=interrupts_seen(found.checkpoint))
+    trace = Trace(
+        recorded=own,
+        versions=versions_of(found.checkpoint, setting.places),
+        interrupts_seen=interrupts_seen(found.checkpoint),
+    )
     return trace.reading(record)
 
 
-def find_trace(lineage: Lineage, load: Load, config: RunnableConfig) -> Trace:
+def find_trace(lineage: Lineage, load: Load, config: RunnableConfig, setting: Setting) -> Trace:
     """Return what is known of a checkpoint."""
     key = key_of(config)
     if not key.checkpoint:
         return Trace()
     known = lineage.find(key)
-    trace = traced(load(config)) if known is None else known
+    trace = traced(load(config), setting) if known is None else known
     while trace.unread:
         trace = trace.reading(_record(load(_at(config, trace.unread))))
     if trace is not known:
@@ -64,13 +69,15 @@ def find_trace(lineage: Lineage, load: Load, config: RunnableConfig) -> Trace:
     return trace
 
 
-async def afind_trace(lineage: Lineage, load: LoadAsync, config: RunnableConfig) -> Trace:
+async def afind_trace(
+    lineage: Lineage, load: LoadAsync, config: RunnableConfig, setting: Setting
+) -> Trace:
     """Return what is known of a checkpoint."""
     key = key_of(config)
     if not key.checkpoint:
         return Trace()
     known = lineage.find(key)
-    trace = traced(await load(config)) if known is None else known
+    trace = traced(await load(config), setting) if known is None else known
     while trace.unread:
         trace = trace.reading(_record(await load(_at(config, trace.unread))))
     if trace is not known:

@@ -59,7 +59,7 @@ class Offer:
     parent: Trace
     next_version: Callable[[Any, None], Any]
     folded: Mapping[str, list[Message]] = field(default_factory=dict)
-    readmitted: Mapping[str, list[Message]] = field(default_factory=dict)
+    readmitted: Mapping[str, frozenset[str | int]] = field(default_factory=dict)
 
     def when(self) -> When:
         """Tell at which point of a run this checkpoint is.
@@ -79,9 +79,10 @@ class Offer:
         LangGraph marks every channel as seen by `__interrupt__` when it resumes a run, and at no
         other time (`PregelLoop._first` in langgraph 1.2.24).
         """
-        return self.parent.resumed or (
-            interrupts_seen(self.checkpoint) != self.parent.interrupts_seen
-        )
+        before = self.parent.interrupts_seen
+        if before is None:
+            return False
+        return self.parent.resumed or interrupts_seen(self.checkpoint) != before
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def reduce_checkpoint(offer: Offer, setting: Setting) -> Reduction:
     checkpoint = bound_checkpoint(result.checkpoint, setting.copies, setting.keys(), bound)
     record = _record(offer, when, plans)
     metadata = record.written(result.metadata) if record else result.metadata
-    trace = _trace(offer, setting, evicted, record)
+    trace = _trace(offer, setting, evicted, record, when, result.checkpoint)
     return replace(
         result, checkpoint=checkpoint, metadata=metadata, trace=trace, done=done, plans=plans
     )
@@ -179,12 +180,13 @@ def _stored(
     return replace(result, checkpoint=checkpoint, metadata=metadata, new_versions=new_versions)
 
 
-def _readmit(line: Evicted, messages: list[Message], kept: Iterable[Message]) -> Evicted:
+def _readmit(line: Evicted, messages: list[Message], kept: Iterable[str | int]) -> Evicted:
     """Forget as evicted what was kept on purpose, or came back as the newest of the list."""
-    again = [message for message in kept if message in line]
+    again = {name for name in kept if line.has(name)}
     if messages and messages[-1] in line:
         last = len(messages) - 1
-        again += next(unit.messages for unit in split(messages) if unit.indices[-1] == last)
+        newest = next(unit for unit in split(messages) if unit.indices[-1] == last)
+        again |= {identifier(message) or id(message) for message in newest.messages}
     return line.minus(again) if again else line
 
 
@@ -205,7 +207,12 @@ def _record(offer: Offer, when: When, plans: Mapping[str, Plan]) -> Record | Non
 
 
 def _trace(
-    offer: Offer, setting: Setting, evicted: Mapping[str, Evicted], record: Record | None
+    offer: Offer,
+    setting: Setting,
+    evicted: Mapping[str, Evicted],
+    record: Record | None,
+    when: When,
+    stored: Checkpoint,
 ) -> Trace:
     recorded = None
     if record is not None:
@@ -215,8 +222,15 @@ def _trace(
         evicted,
         recorded=recorded,
         interrupts_seen=interrupts_seen(offer.checkpoint),
-        resumed=offer.resumed() and not stores_a_list,
+        versions=versions_of(stored, setting.places),
+        resumed=when is not When.REST and offer.resumed() and not stores_a_list,
     )
+
+
+def versions_of(checkpoint: Checkpoint, places: Mapping[str, Place]) -> dict[str, object]:
+    """Return the versions of the channels that hold lists."""
+    known = checkpoint.get("channel_versions") or {}
+    return {name: known.get(place.channel) for name, place in places.items()}
 
 
 def _count(messages: list[Message], step: _Step) -> ChannelStats:

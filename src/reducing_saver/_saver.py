@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import (
 )
 
 from ._archive import Discard
-from ._channel import Place, at_rest, read
+from ._channel import Place, at_rest, interrupts_seen, read
 from ._copies import bound_writes
 from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
@@ -28,7 +28,7 @@ from ._forwarding import ForwardingSaver
 from ._lineage import NOTHING, Lineage, Trace
 from ._lookup import afind_trace, afold_lists, find_trace, fold_lists, key_of, traced
 from ._pending import clean, concerns, new_among, readmitted
-from ._reduction import Offer, Reduction, Setting, reduce_checkpoint
+from ._reduction import Offer, Reduction, Setting, reduce_checkpoint, versions_of
 from ._stats import ChannelStats, Counts, Stats
 from .engine import Plan, When, Window
 from .engine.messages import holds_messages
@@ -157,7 +157,7 @@ class ReducingSaver(ForwardingSaver):
         step = Reduction(checkpoint, metadata, new_versions)
         if self._reduces(config):
             try:
-                parent = self._trace(config)
+                parent = self._alike(config, step, self._trace(config))
                 folded = self._folded(config, step)
                 step = self._reduce(config, step, parent, folded)
             except Exception as error:
@@ -177,7 +177,7 @@ class ReducingSaver(ForwardingSaver):
         step = Reduction(checkpoint, metadata, new_versions)
         if self._reduces(config):
             try:
-                parent = await self._atrace(config)
+                parent = self._alike(config, step, await self._atrace(config))
                 folded = await self._afolded(config, step)
                 step = self._reduce(config, step, parent, folded)
             except Exception as error:
@@ -317,10 +317,10 @@ class ReducingSaver(ForwardingSaver):
         return new_among(messages, messages_held, trace.evicted.get(channel, NOTHING))
 
     def _trace(self, config: RunnableConfig) -> Trace:
-        return find_trace(self._lineage, super().get_tuple, config)
+        return find_trace(self._lineage, super().get_tuple, config, self._setting)
 
     async def _atrace(self, config: RunnableConfig) -> Trace:
-        return await afind_trace(self._lineage, super().aget_tuple, config)
+        return await afind_trace(self._lineage, super().aget_tuple, config, self._setting)
 
     def _folded(self, config: RunnableConfig, offered: Reduction) -> Folded:
         reducer, deltas = self._messages_reducer, self._deltas(config, offered)
@@ -358,6 +358,13 @@ class ReducingSaver(ForwardingSaver):
             return self.enabled
         parts = key_of(config).namespace.split("|")
         return "|".join(part.partition(":")[0] for part in parts) in self._namespaces
+
+    def _alike(self, config: RunnableConfig, offered: Reduction, parent: Trace) -> Trace:
+        """Return the trace of what a fork is a copy of; its parent is the one before."""
+        versions = versions_of(offered.checkpoint, self._setting.places)
+        if offered.metadata.get("source") != "fork" or parent.versions == versions:
+            return parent
+        return self._lineage.find_alike(key_of(config), versions) or parent
 
     def _reduce(
         self,
@@ -405,7 +412,14 @@ class ReducingSaver(ForwardingSaver):
     def _failed(self, config: RunnableConfig, offered: Reduction, error: Exception) -> Reduction:
         self._report_failure(config, error)
         failed = {name: ChannelStats(puts=1, failures=1) for name in self._setting.places}
-        trace = self._lineage.find(key_of(config)) or Trace()
+        # The whole list is stored, so of this checkpoint nothing is evicted.
+        known = self._lineage.find(key_of(config)) or Trace()
+        trace = replace(
+            known,
+            evicted={},
+            versions=versions_of(offered.checkpoint, self._setting.places),
+            interrupts_seen=interrupts_seen(offered.checkpoint),
+        )
         return replace(offered, trace=trace, done=failed)
 
     def _report_failure(self, config: RunnableConfig, error: Exception) -> None:
@@ -458,7 +472,7 @@ class ReducingSaver(ForwardingSaver):
 
     def _learn(self, found: CheckpointTuple) -> bool:
         """Remember a checkpoint that was loaded; tell whether its pending writes need cleaning."""
-        self._lineage.learn(key_of(found.config), traced(found))
+        self._lineage.learn(key_of(found.config), traced(found, self._setting))
         for name, place in self._setting.places.items():
             kept = readmitted([w[1:] for w in found.pending_writes or ()], place.channel)
             if kept and place.key is None:
