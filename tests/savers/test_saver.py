@@ -123,7 +123,7 @@ def test_another_wrapper_may_be_inside() -> None:
     assert len(held(saver.inner, chat(saver, Door()))) == 2
 
 
-@pytest.mark.parametrize("given", [None, object(), InMemorySaver, {}], ids=str)
+@pytest.mark.parametrize("given", [None, object(), InMemorySaver, {}], ids=["None", "an object", "a class", "a dict"])
 def test_what_is_no_saver_is_refused(given: Any) -> None:
     with pytest.raises(NotASaverError, match="ReducingSaver needs a saver"):
         kept(given)
