@@ -269,6 +269,7 @@ class Machine(RuleBasedStateMachine):
         silent: bool = False,
         source: str = "loop",
         ahead: list[Any] | None = None,
+        resumed: bool = False,
     ) -> str:
         name = self.new_id()
         thread = loops[0].config["configurable"]["thread_id"]
@@ -286,7 +287,22 @@ class Machine(RuleBasedStateMachine):
         before = self.known[parent].evicted if parent else {}
         self.known[name] = Stored(thread, parent, rest, not silent, {}, pending)
         self.look_at(name, before)
+        for loop in loops[1:]:
+            self.is_what_the_rules_say(loop, name, before, resumed=resumed)
         return name
+
+    def is_what_the_rules_say(
+        self, loop: Loop, name: str, before: dict[str, set[str]], *, resumed: bool
+    ) -> None:
+        """Reduce at rest and where a run was resumed, and otherwise above the cap only."""
+        stored = self.known[name]
+        own = held(loop.side.load(loop.side.inner, stored.thread, name))
+        if not stored.rest and not stored.moved:
+            return  # then it is the parent's list, see below
+        evicted = before.get(loop.side.name, set())
+        offered = [message for message in loop.live if message.id not in evicted]
+        when = When.REST if stored.rest else When.RESUME if resumed else When.RUN
+        assert ids(own) == ids(reduce_messages(offered, self.window, when=when).messages), when
 
     @rule(target=runs, thread=NAMES, back=st.integers(0, 12), steps=st.lists(STEPS, max_size=4))
     def start(self, thread: str, back: int, steps: list[Any]) -> Any:
@@ -388,7 +404,7 @@ class Machine(RuleBasedStateMachine):
             seen = {**loop.checkpoint["versions_seen"], "__interrupt__": versions}
             loop.checkpoint = {**loop.checkpoint, "versions_seen": seen}
         self.change(loops, ops)
-        return [loops, self.put(loops, parent=name)]
+        return [loops, self.put(loops, parent=name, resumed=True)]
 
     @precondition(lambda self: self.known)
     @rule(back=st.integers(0, 30))
@@ -460,7 +476,7 @@ class Machine(RuleBasedStateMachine):
             versions = [t.checkpoint["channel_versions"].get("messages") for t in (before, found)]
             if versions[0] is not None:
                 assert versions[1] >= versions[0], "a version went backwards"
-            if versions[0] == versions[1]:
+            if versions[0] == versions[1] or copied:
                 assert shown(held(before)) == shown(own), "another list under the same version"
         if stored.rest:
             assert not reduce_messages(own, self.window, when=When.REST).plan.changes
