@@ -96,13 +96,18 @@ class Reduction:
     done: Mapping[str, ChannelStats] = field(default_factory=dict)
     plans: Mapping[str, Plan] = field(default_factory=dict)
 
-    def as_shadow(self, untouched: Reduction) -> Reduction:
+    def as_shadow(self, untouched: Reduction, setting: Setting) -> Reduction:
         """Return this decision with everything stored as it was offered."""
         done = {
             name: s._replace(evicted=0, would_evict=s.evicted, repeated=0, stored=s.offered)
             for name, s in self.done.items()
         }
-        return replace(untouched, trace=self.trace, done=done, plans=self.plans)
+        trace = self.trace and replace(
+            self.trace,
+            versions=versions_of(untouched.checkpoint, setting.places),
+            interrupts_seen=interrupts_seen(untouched.checkpoint),
+        )
+        return replace(untouched, trace=trace, done=done, plans=self.plans)
 
 
 def reduce_checkpoint(offer: Offer, setting: Setting) -> Reduction:
@@ -221,7 +226,7 @@ def _trace(
     return Trace(
         evicted,
         recorded=recorded,
-        interrupts_seen=interrupts_seen(offer.checkpoint),
+        interrupts_seen=interrupts_seen(stored),
         versions=versions_of(stored, setting.places),
         resumed=when is not When.REST and offer.resumed() and not stores_a_list,
     )

@@ -385,7 +385,7 @@ class ReducingSaver(ForwardingSaver):
             readmitted=self._lineage.readmitted(key),
         )
         reduction = reduce_checkpoint(offer, self._setting)
-        return reduction.as_shadow(offered) if self.shadow else reduction
+        return reduction.as_shadow(offered, self._setting) if self.shadow else reduction
 
     def _prepared(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]

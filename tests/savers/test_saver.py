@@ -123,7 +123,9 @@ def test_another_wrapper_may_be_inside() -> None:
     assert len(held(saver.inner, chat(saver, Door()))) == 2
 
 
-@pytest.mark.parametrize("given", [None, object(), InMemorySaver, {}], ids=["None", "an object", "a class", "a dict"])
+@pytest.mark.parametrize(
+    "given", [None, object(), InMemorySaver, {}], ids=["None", "an object", "a class", "a dict"]
+)
 def test_what_is_no_saver_is_refused(given: Any) -> None:
     with pytest.raises(NotASaverError, match="ReducingSaver needs a saver"):
         kept(given)
@@ -197,7 +199,10 @@ def test_shadow_counts_what_would_leave(scene: Scene, window: Window) -> None:
     play(scene, shadow, Door())
 
     # Above the cap graphs hand shorter lists to each other, which in shadow they do not.
-    if window is WINDOW or not any(map(namespace, record.stored)):
+    # Messages without ids are new objects in each run, which in shadow holds them all again.
+    alike = window is WINDOW or not any(map(namespace, record.stored))
+    # And no version moves there, so that a copy is not told from the checkpoint before it.
+    if alike and scene.name not in ("dicts_without_ids", "copied_checkpoint"):
         assert shadow.stats().total.would_evict == real.stats().total.evicted
         assert shadow.stats().total.reductions == real.stats().total.reductions
     assert shadow.stats().total.would_evict >= real.stats().total.evicted
