@@ -78,7 +78,7 @@ def _join_is_complete(name: str, value: object) -> bool:
 
 def interrupts_seen(checkpoint: Checkpoint) -> int:
     """Return a digest of what LangGraph has marked as seen when it last resumed a run."""
-    seen: Mapping[str, Version] = checkpoint["versions_seen"].get(_INTERRUPT) or {}
+    seen: Mapping[str, Version] = (checkpoint.get("versions_seen") or {}).get(_INTERRUPT, {})
     return hash(frozenset(seen.items()))
 
 

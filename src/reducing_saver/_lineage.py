@@ -7,9 +7,10 @@ other's state. Losing an entry costs a second look at the window, never a wrong 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -60,9 +61,11 @@ class Evicted:
         own = identifier(message)
         return self.has(own) if own else self._holds(id(message))
 
-    def has(self, name: str) -> bool:
-        """Tell whether a message with this id was evicted, or a call named as `_record` does."""
-        return self._holds(name) or (bool(self.digests) and digest(name) in self.digests)
+    def has(self, name: str | int) -> bool:
+        """Tell whether a message with this name was evicted, or a call named as `_record` does."""
+        if self._holds(name):
+            return True
+        return bool(self.digests) and isinstance(name, str) and digest(name) in self.digests
 
     def _holds(self, name: str | int) -> bool:
         entry = self._log.get(name)
@@ -78,11 +81,11 @@ class Evicted:
     def _without_ids(self, messages: list[Message]) -> list[Message]:
         """Look at nothing but ids where that is enough: this runs over the whole list of a run."""
         log = self._log
-        if self._count == len(log) and not self._holds_objects and not self.digests:
-            try:
-                return [message for message in messages if message.id not in log]  # type: ignore[attr-defined]
-            except (AttributeError, TypeError):
-                pass  # dicts, or ids of another kind
+        if not self._holds_objects and not self.digests:
+            with contextlib.suppress(AttributeError, TypeError):  # dicts, or ids of another kind
+                left = [message for message in messages if message.id not in log]  # type: ignore[attr-defined]
+                if self._count == len(log):  # or another line has written to it meanwhile
+                    return left
         return [message for message in messages if message not in self]
 
     def plus(self, messages: Iterable[Message], *, with_calls: bool = False) -> Evicted:
@@ -110,9 +113,8 @@ class Evicted:
         """Return these and messages of which only the ids are known."""
         return Evicted(self._held() | dict.fromkeys(known), self.digests)
 
-    def minus(self, messages: Iterable[Message]) -> Evicted:
-        """Return these and fewer."""
-        gone = {identifier(m) or id(m) for m in messages}
+    def minus(self, gone: Collection[str | int]) -> Evicted:
+        """Return these without some names."""
         held = {name: message for name, message in self._held().items() if name not in gone}
         return Evicted(held, self.digests.difference(digest(n) for n in gone if isinstance(n, str)))
 
@@ -143,8 +145,8 @@ class Trace:
     - `summaries`: the messages of the line's summary, by channel, which the run that made it does
       not have in its list.
     - `waits`: by channel, how long a list has to be before a failed eviction is tried again.
-    - `interrupts_seen` tells a resumed run from one that goes on; `resumed` means that the run was
-      resumed and no list has been stored since.
+    - `interrupts_seen` tells a resumed run from one that goes on (None: there is no checkpoint);
+      `resumed` means that the run was resumed and no list has been stored since.
     """
 
     evicted: Mapping[str, Evicted] = field(default_factory=dict)
@@ -156,7 +158,7 @@ class Trace:
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     summaries: Mapping[str, tuple[Message, ...]] = field(default_factory=dict)
     waits: Mapping[str, int] = field(default_factory=dict)
-    interrupts_seen: int = 0
+    interrupts_seen: int | None = None
     resumed: bool = False
 
     def weight(self) -> int:
@@ -181,7 +183,9 @@ class Lineage:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: OrderedDict[tuple[str, str], OrderedDict[str, Trace]] = OrderedDict()
-        self._readmitted: OrderedDict[CheckpointKey, dict[str, list[Message]]] = OrderedDict()
+        self._readmitted: OrderedDict[CheckpointKey, dict[str, frozenset[str | int]]] = (
+            OrderedDict()
+        )
         self._weights: dict[tuple[str, str], int] = {}
         self._weight = 0
 
@@ -221,16 +225,16 @@ class Lineage:
         if self.find(key) is None:
             self.remember(key, trace)
 
-    def readmit(self, key: CheckpointKey, channel: str, messages: list[Message]) -> None:
+    def readmit(self, key: CheckpointKey, channel: str, kept: frozenset[str | int]) -> None:
         """Note what pending writes of a checkpoint keep on purpose, evicted or not."""
         with self._lock:
             noted = self._readmitted.setdefault(key, {})
-            noted[channel] = [*noted.get(channel, ()), *messages]
+            noted[channel] = noted.get(channel, frozenset()) | kept
             if len(self._readmitted) > MOST_THREADS:
                 self._readmitted.popitem(last=False)
 
-    def readmitted(self, key: CheckpointKey) -> Mapping[str, list[Message]]:
-        """Return what was noted for a checkpoint, by channel."""
+    def readmitted(self, key: CheckpointKey) -> Mapping[str, frozenset[str | int]]:
+        """Return the names that were noted for a checkpoint, by channel."""
         with self._lock:
             return self._readmitted.get(key, {})
 
@@ -239,6 +243,8 @@ class Lineage:
         with self._lock:
             for key in [key for key in self._threads if key[0] == thread]:
                 self._drop(key)
+            for noted in [key for key in self._readmitted if key.thread == thread]:
+                del self._readmitted[noted]
 
     def _shrink(self) -> None:
         while len(self._threads) > 1 and (

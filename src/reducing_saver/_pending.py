@@ -69,14 +69,13 @@ def concerns(found: CheckpointTuple, places: Mapping[str, Place]) -> bool:
     return False
 
 
-def readmitted(writes: Sequence[tuple[str, Any]], channel: str) -> list[Message]:
-    """Return the messages that writes keep by an `Overwrite` or after a remove-all."""
-    found: list[Message] = []
+def readmitted(writes: Sequence[tuple[str, Any]], channel: str) -> frozenset[str | int]:
+    """Return the names of messages that writes keep by an `Overwrite` or after a remove-all."""
+    kept: list[Message] = []
     for name, value in writes:
         if name == channel:
-            replaced, kept = _replacement(value)
-            found += kept if replaced else ()
-    return found
+            kept += _replacement(value)[1]
+    return frozenset(identifier(message) or id(message) for message in kept)
 
 
 def new_among(

@@ -67,7 +67,7 @@ class Offer:
     parent: Trace
     next_version: Callable[[Any, None], Any]
     folded: Mapping[str, list[Message]] = field(default_factory=dict)
-    readmitted: Mapping[str, list[Message]] = field(default_factory=dict)
+    readmitted: Mapping[str, frozenset[str | int]] = field(default_factory=dict)
     stored_before: Mapping[str, list[Message]] = field(default_factory=dict)
     archived: Mapping[str, frozenset[str]] = field(default_factory=dict)
     thread: str = ""
@@ -91,9 +91,10 @@ class Offer:
         LangGraph marks every channel as seen by `__interrupt__` when it resumes a run, and at no
         other time (`PregelLoop._first` in langgraph 1.2.24).
         """
-        return self.parent.resumed or (
-            interrupts_seen(self.checkpoint) != self.parent.interrupts_seen
-        )
+        before = self.parent.interrupts_seen
+        if before is None:
+            return False
+        return self.parent.resumed or interrupts_seen(self.checkpoint) != before
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +168,36 @@ class Reduction:
     plans: Mapping[str, Plan] = field(default_factory=dict)
     leaves: tuple[Leave, ...] = ()
 
-    def as_shadow(self, untouched: Reduction) -> Reduction:
+    def as_shadow(self, untouched: Reduction, setting: Setting) -> Reduction:
         """Return this decision with everything stored as it was offered."""
         done = {
             name: s._replace(evicted=0, would_evict=s.evicted, repeated=0, stored=s.offered)
             for name, s in self.done.items()
         }
-        trace = self.trace and replace(self.trace, segments={})
+        trace = self.trace and replace(
+            self.trace,
+            segments=untouched.trace.segments if untouched.trace else {},
+            versions=versions_of(untouched.checkpoint, setting.places),
+            interrupts_seen=interrupts_seen(untouched.checkpoint),
+        )
         return replace(untouched, trace=trace, done=done, plans=self.plans)
+
+
+def carried(offered: Reduction, parent: Trace, setting: Setting) -> Reduction:
+    """Return a put that stores all it was offered, and carries on what its line has archived."""
+    checkpoint = offered.checkpoint
+    record = Record(
+        before=None if at_rest(checkpoint) else parent.recorded, segments=parent.segments
+    )
+    trace = Trace(
+        recorded=record.before,
+        segments=record.segments,
+        versions=versions_of(checkpoint, setting.places),
+        elsewhere=bool(record.segments),
+        interrupts_seen=interrupts_seen(checkpoint),
+    )
+    metadata = record.written(offered.metadata) if record else offered.metadata
+    return replace(offered, metadata=metadata, trace=trace)
 
 
 def propose(offer: Offer, setting: Setting) -> Proposal:
@@ -218,7 +241,7 @@ def settle(proposal: Proposal, setting: Setting) -> Reduction:
         result,
         checkpoint=checkpoint,
         metadata=record.written(result.metadata) if record else result.metadata,
-        trace=_trace(offer, setting, evicted, record, proposal.steps, result.checkpoint),
+        trace=_trace(offer, setting, evicted, record, proposal.steps, when, result.checkpoint),
         done={step.name: _count(step) for step in proposal.steps},
         plans={s.name: s.plan for s in proposal.steps if s.plan and s.plan.changes},
         leaves=tuple(leaves),
@@ -291,12 +314,13 @@ def _stored(result: Reduction, step: Step, *, delta: bool) -> Reduction:
     return replace(result, checkpoint=checkpoint, metadata=metadata, new_versions=new_versions)
 
 
-def _readmit(line: Evicted, messages: list[Message], kept: Iterable[Message]) -> Evicted:
+def _readmit(line: Evicted, messages: list[Message], kept: Iterable[str | int]) -> Evicted:
     """Forget as evicted what was kept on purpose, or came back as the newest of the list."""
-    again = [message for message in kept if message in line]
+    again = {name for name in kept if line.has(name)}
     if messages and messages[-1] in line:
         last = len(messages) - 1
-        again += next(unit.messages for unit in split(messages) if unit.indices[-1] == last)
+        newest = next(unit for unit in split(messages) if unit.indices[-1] == last)
+        again |= {identifier(message) or id(message) for message in newest.messages}
     return line.minus(again) if again else line
 
 
@@ -362,6 +386,7 @@ def _trace(
     evicted: Mapping[str, Evicted],
     record: Record,
     steps: Sequence[Step],
+    when: When,
     stored: Checkpoint,
 ) -> Trace:
     stores_a_list = any(p.channel in offer.new_versions for p in setting.places.values())
@@ -375,8 +400,8 @@ def _trace(
         held=held,
         summaries={step.name: _summary(step) for step in steps},
         waits={step.name: step.waits for step in steps if step.waits},
-        interrupts_seen=interrupts_seen(offer.checkpoint),
-        resumed=offer.resumed() and not stores_a_list,
+        interrupts_seen=interrupts_seen(stored),
+        resumed=when is not When.REST and offer.resumed() and not stores_a_list,
     )
 
 
@@ -387,7 +412,7 @@ def _summary(step: Step) -> tuple[Message, ...]:
 
 def versions_of(checkpoint: Checkpoint, places: Mapping[str, Place]) -> dict[str, object]:
     """Return the versions of the channels that hold lists."""
-    known = checkpoint["channel_versions"]
+    known = checkpoint.get("channel_versions") or {}
     return {name: known.get(place.channel) for name, place in places.items()}
 
 

@@ -41,7 +41,7 @@ from ._lookup import (
     traced,
 )
 from ._pending import clean, concerns, new_among, readmitted
-from ._reduction import Offer, Reduction, Setting, lacks, propose, settle, versions_of
+from ._reduction import Offer, Reduction, Setting, carried, lacks, propose, settle, versions_of
 from ._roll import asummarise, patience, summarise
 from ._segment import Leave
 from ._stats import ChannelStats, Counts, Stats
@@ -188,11 +188,13 @@ class ReducingSaver(ForwardingSaver):
     ) -> RunnableConfig:
         """Store a checkpoint, reduced."""
         step = Reduction(checkpoint, metadata, new_versions)
-        if self._reduces(config):
-            try:
+        try:
+            if self._reduces(config):
                 step = self._reduced(config, step)
-            except Exception as error:
-                step = self._failed(config, step, error)
+            elif self._archive is not None:
+                step = carried(step, self._trace(config), self._setting)
+        except Exception as error:
+            step = self._failed(config, step, error)
         stored = super().put(config, step.checkpoint, step.metadata, step.new_versions)
         self._remember(config, step)
         self._delivery.after_put(key_of(config).thread, step.leaves, super().get_tuple)
@@ -207,11 +209,13 @@ class ReducingSaver(ForwardingSaver):
     ) -> RunnableConfig:
         """Store a checkpoint, reduced."""
         step = Reduction(checkpoint, metadata, new_versions)
-        if self._reduces(config):
-            try:
+        try:
+            if self._reduces(config):
                 step = await self._areduced(config, step)
-            except Exception as error:
-                step = self._failed(config, step, error)
+            elif self._archive is not None:
+                step = carried(step, await self._atrace(config), self._setting)
+        except Exception as error:
+            step = self._failed(config, step, error)
         stored = await super().aput(config, step.checkpoint, step.metadata, step.new_versions)
         self._remember(config, step)
         await self._delivery.aafter_put(key_of(config).thread, step.leaves, super().aget_tuple)
@@ -484,7 +488,9 @@ class ReducingSaver(ForwardingSaver):
             self._offer(config, offered, parent, folded, stored, archived), self._setting
         )
         if self.shadow:
-            return settle(proposal, self._setting).as_shadow(offered)
+            return settle(proposal, self._setting).as_shadow(
+                carried(offered, parent, self._setting), self._setting
+            )
         if self._summary is not None:
             proposal = summarise(proposal, self._summary, self.window, self._counts)
         reduction = settle(proposal, self._setting)
@@ -514,7 +520,9 @@ class ReducingSaver(ForwardingSaver):
             self._offer(config, offered, parent, folded, stored, archived), self._setting
         )
         if self.shadow:
-            return settle(proposal, self._setting).as_shadow(offered)
+            return settle(proposal, self._setting).as_shadow(
+                carried(offered, parent, self._setting), self._setting
+            )
         if self._summary is not None:
             proposal = await asummarise(proposal, self._summary, self.window, self._counts)
         reduction = settle(proposal, self._setting)
@@ -639,8 +647,9 @@ class ReducingSaver(ForwardingSaver):
     def _failed(self, config: RunnableConfig, offered: Reduction, error: Exception) -> Reduction:
         self._report_failure(config, error)
         failed = {name: ChannelStats(puts=1, failures=1) for name in self._setting.places}
-        trace = self._lineage.find(key_of(config)) or Trace()
-        return replace(offered, trace=trace, done=failed)
+        # The whole list is stored, so of this checkpoint nothing is evicted.
+        parent = self._lineage.find(key_of(config)) or Trace()
+        return replace(carried(offered, parent, self._setting), done=failed)
 
     def _report_failure(self, config: RunnableConfig, error: Exception) -> None:
         if self.strict:

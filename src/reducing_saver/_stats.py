@@ -15,7 +15,8 @@ class ChannelStats(NamedTuple):
 
     - `puts`: checkpoints that carried messages in this channel.
     - `reductions`: puts in which a window let something leave.
-    - `evicted`: messages that left; `would_evict`: the same with `shadow=True`, where all stay.
+    - `evicted`: messages that left; `would_evict`: the same with `shadow=True`, where all stay
+      (messages without ids are new ones in each run, so they are counted again).
     - `removed`: messages that the graph itself removed and the archive took.
     - `repeated`: messages offered again that had left before.
     - `offered`, `stored`: messages in the lists that were given and stored.

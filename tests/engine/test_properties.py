@@ -259,6 +259,7 @@ _COUNTED = {"messages", "turns"}
 @_examples()
 @given(cases())
 @example(Case(_late_and_nameless(), Window(("messages", 1), ("messages", 2)), When.REST))
+@example(Case(write("H A(c) H T(c) H"), Window(("messages", 2), ("messages", 4)), When.REST))
 def test_e2_the_output_is_an_ordered_subsequence(case: Case) -> None:
     """E2: what is kept stands in its old order, and nothing is added."""
     reduced = reduce_messages(case.messages, case.window, when=case.when)
@@ -961,6 +962,24 @@ def test_e11_strange_things_are_left_as_they_are(
     assert _same(reduced.messages, [messages[i] for i in kept])
     assert not _seen(reduced.messages) - _seen(messages)
     assert reduce_messages(reduced.messages, window, when=when).messages is reduced.messages
+
+
+@pytest.mark.parametrize("number", range(len(_STRANGERS)))
+def test_e11_nothing_strange_raises(number: int) -> None:
+    """E11: every function of the engine takes what it does not understand, wherever it stands."""
+    stranger = _STRANGERS[number]
+    said = write("sys H A(a) T(a) H A")
+    for place in range(len(said) + 1):
+        messages = [*said[:place], stranger, *said[place:]]
+        problems(messages)
+        assert _same(join(split(messages)), messages)
+        for measure in ("messages", "turns", "tokens", "bytes"):
+            cap = ("messages", 2)
+            decided = plan(messages, Window((measure, 1), (measure, 1), cap, pinned=(says_pin,)))
+            assert str(decided)
+            assert decided.total("tokens") >= 0
+            assert decided.total("bytes") >= 0
+            assert apply(decided)[-1] is messages[-1]
 
 
 @_examples(0.3)

@@ -7,6 +7,7 @@ one JSON line an event, so it is there after a kill:
 - `saw`: the ids of what the model was shown, and what a provider would refuse of it;
 - `ran`: a task, by its id and by what it does;
 - `found`: what was stored when the process started, see `Found`;
+- `call`: a call of the saver that stores; `result`: the ids that a run gave back;
 - `ended`: the list and the other channels at the end; `error`: a traceback.
 
 A job that names a call of the saver, as `["put", "before", 5]`, ends in `kill -9` there.
@@ -27,10 +28,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.message import add_messages
+from langgraph.graph.message import _messages_delta_reducer, add_messages
 from langgraph.types import Command, Send, interrupt
 
 from reducing_saver import Discard, ReducingSaver, Window
@@ -75,6 +77,14 @@ class State(TypedDict):
     round: int
 
 
+class Delta(TypedDict):
+    messages: Annotated[
+        list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=3)
+    ]
+    turn: int
+    round: int
+
+
 Log = Callable[..., None]
 
 
@@ -103,7 +113,7 @@ class Graphs:
     def ran(self, name: str) -> None:
         self.log("ran", task=get_config()["configurable"]["__pregel_task_id"], name=name)
 
-    def model(self, state: State) -> dict[str, Any]:
+    def model(self, state: Any) -> dict[str, Any]:
         turn, number = state["turn"], state["round"]
         self.ran(f"model {turn}.{number}")
         refused = [f"{p.rule} at {p.index}" for p in problems(state["messages"])]
@@ -127,7 +137,7 @@ class Graphs:
     def result(self, call: dict[str, Any], content: str) -> ToolMessage:
         return ToolMessage(content, tool_call_id=call["id"], id=f"r{call['id'][1:]}")
 
-    def tidy(self, state: State) -> dict[str, Any]:
+    def tidy(self, state: Any) -> dict[str, Any]:
         """Edit and remove old messages, most of which the store no longer holds."""
         turn, number = state["turn"], state["round"]
         self.ran(f"tidy {turn}.{number}")
@@ -141,16 +151,16 @@ class Graphs:
             case _:
                 return {"messages": cleared(current)}
 
-    def route(self, state: State) -> Any:
+    def route(self, state: Any) -> Any:
         calls = getattr(state["messages"][-1], "tool_calls", [])
         return [Send("tool", call) for call in calls] or END
 
-    def route_and_tidy(self, state: State) -> Any:
+    def route_and_tidy(self, state: Any) -> Any:
         sends = self.route(state)
         return sends if sends == END else [*sends, "tidy"]
 
-    def loop(self, tool: Callable[..., Any], route: Callable[..., Any]) -> Any:
-        builder = StateGraph(State)
+    def loop(self, tool: Callable[..., Any], route: Callable[..., Any], state: Any = State) -> Any:
+        builder = StateGraph(state)
         builder.add_node("model", self.model)
         builder.add_node("tool", tool)
         builder.add_node("tidy", self.tidy)
@@ -168,8 +178,11 @@ class Graphs:
     def asking(self, saver: Any) -> Any:
         return self.loop(self.asking_tool, self.route).compile(checkpointer=saver)
 
+    def delta(self, saver: Any) -> Any:
+        return self.loop(self.tool, self.route, Delta).compile(checkpointer=saver)
+
     def nested(self, saver: Any, memory: bool | None = None) -> Any:
-        def note(state: State) -> dict[str, Any]:
+        def note(state: Any) -> dict[str, Any]:
             self.ran("note")
             return {}
 
@@ -189,7 +202,7 @@ def cleared(messages: list[Any]) -> list[Any]:
     return [m.model_copy(update={"content": f"[cleared] {m.tool_call_id}"}) for m in results]
 
 
-SCENES = ("agent", "edits", "asking", "nested", "nested_with_memory")
+SCENES = ("agent", "edits", "asking", "delta", "nested", "nested_with_memory")
 
 
 # The savers: any of LangGraph's, that kills its process at one call
@@ -198,13 +211,15 @@ SCENES = ("agent", "edits", "asking", "nested", "nested_with_memory")
 class Killer:
     """Count calls of the saver, and kill the process at one of them."""
 
-    def __init__(self, kill: tuple[str, str, int] | None, grace: float) -> None:
-        self.kill, self.grace = kill, grace
+    def __init__(self, kill: tuple[str, str, int] | None, grace: float, log: Log) -> None:
+        self.kill, self.grace, self.log = kill, grace, log
         self.counts: dict[str, int] = {}
 
-    def count(self, method: str) -> int:
-        self.counts[method] = self.counts.get(method, 0) + 1
-        return self.counts[method]
+    def count(self, method: str, config: Any) -> int:
+        number = self.counts[method] = self.counts.get(method, 0) + 1
+        namespace = config["configurable"].get("checkpoint_ns", "")
+        self.log("call", method=method, number=number, namespace=namespace)
+        return number
 
     def die(self, *point: Any) -> None:
         if point == self.kill:
@@ -224,14 +239,14 @@ def killed(kind: type[Any], killer: Killer) -> type[Any]:
         original = getattr(kind, name)
 
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            number = killer.count(name)
+            number = killer.count(name, args[0])
             killer.die(name, "before", number)
             result = original(self, *args, **kwargs)
             killer.die(name, "after", number)
             return result
 
         async def arun(self: Any, *args: Any, **kwargs: Any) -> Any:
-            number = killer.count(name[1:])
+            number = killer.count(name[1:], args[0])
             await killer.adie(name[1:], "before", number)
             result = await original(self, *args, **kwargs)
             await killer.adie(name[1:], "after", number)
@@ -271,7 +286,10 @@ async def async_saver(job: Job, killer: Killer) -> Any:
 
 
 def graph_of(job: Job, inner: Any, log: Log) -> Any:
-    saver = ReducingSaver(inner, WINDOW, archive=Discard()) if job.wrapped else inner
+    saver = inner
+    if job.wrapped:
+        reducer = _messages_delta_reducer if job.scene == "delta" else None
+        saver = ReducingSaver(inner, WINDOW, archive=Discard(), messages_reducer=reducer)
     return getattr(Graphs(log), job.scene)(saver)
 
 
@@ -324,7 +342,7 @@ def stored(tuples: list[Any]) -> list[Any]:
 
 def play(job: Job, log: Log) -> None:
     config = {"configurable": {"thread_id": job.thread}}
-    with sync_saver(job, Killer(job.kill, job.grace)) as inner:
+    with sync_saver(job, Killer(job.kill, job.grace, log)) as inner:
         graph = graph_of(job, inner, log)
         log("found", **found([*inner.list(config)]))
         while True:
@@ -333,13 +351,14 @@ def play(job: Job, log: Log) -> None:
                 given = next_input(state)
             except StopIteration:
                 break
-            graph.invoke(given, config, durability=job.durability)
+            result = graph.invoke(given, config, durability=job.durability)
+            log("result", ids=[m.id for m in result["messages"]])
         log("ended", stored=stored([*inner.list(config)]), **ended(state))
 
 
 async def aplay(job: Job, log: Log) -> None:
     config = {"configurable": {"thread_id": job.thread}}
-    async with async_saver(job, Killer(job.kill, job.grace)) as inner:
+    async with async_saver(job, Killer(job.kill, job.grace, log)) as inner:
         graph = graph_of(job, inner, log)
         log("found", **found([each async for each in inner.alist(config)]))
         while True:
@@ -348,7 +367,8 @@ async def aplay(job: Job, log: Log) -> None:
                 given = next_input(state)
             except StopIteration:
                 break
-            await graph.ainvoke(given, config, durability=job.durability)
+            result = await graph.ainvoke(given, config, durability=job.durability)
+            log("result", ids=[m.id for m in result["messages"]])
         everything = [each async for each in inner.alist(config)]
         log("ended", stored=stored(everything), **ended(state))
 

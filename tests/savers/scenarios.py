@@ -38,16 +38,17 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.config import get_config
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer, add_messages
 from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
-from langgraph.types import Command, Overwrite, Send, interrupt
+from langgraph.types import Command, Overwrite, RetryPolicy, Send, interrupt
+from pydantic import BaseModel
 from services.door import Door
 
 Saver = BaseCheckpointSaver[Any]
@@ -585,8 +586,8 @@ def streamed(stage: Stage) -> None:
         stage.stream({"messages": [ask(f"t{i}")]}, stream_mode=["updates", "values"])
 
 
-def tool_graph(stage: Stage, model: Scripted, tools: list[Any]) -> Any:
-    builder = stage.builder()
+def tool_graph(stage: Stage, model: Scripted, tools: list[Any], state: Any = MessagesState) -> Any:
+    builder = stage.builder(state)
     builder.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
     builder.add_node("tools", ToolNode(tools))
     builder.add_edge(START, "model")
@@ -1255,6 +1256,166 @@ def error_then_a_new_turn(stage: Stage) -> None:
     turns(stage, ())
     stage.fails(ConnectionError, ask("t1"))
     turns(stage, (), (), start=2)
+
+
+@scene(resumes=True)
+def interrupt_at_every_step(stage: Stage) -> None:
+    chain = stage.builder().chain(("reply", reply), ("act", lambda _: {}), ("end", reply))
+    stage.compile(chain, interrupt_before="*")
+    for i in range(3):
+        stage.invoke(ask(f"t{i}"))
+        while stage.state().next:
+            stage.invoke(None)
+
+
+@scene(resumes=True)
+def two_questions_in_a_node(stage: Stage) -> None:
+    def talk(state: Any) -> Any:
+        label = newest(state["messages"])
+        answers = f"{interrupt(f'{label} one')} {interrupt(f'{label} two')}"
+        return {"messages": [say(f"{label} {answers}", "asked twice")]}
+
+    stage.compile(stage.builder().chain(("reply", reply), ("talk", talk)))
+    for i in range(3):
+        stage.invoke(ask(f"t{i}"))
+        stage.resume("a")
+        stage.resume("b")
+
+
+@scene(resumes=True)
+def updated_while_waiting(stage: Stage) -> None:
+    def wait(state: Any) -> Any:
+        label = newest(state["messages"])
+        return {"messages": [say(f"{label} {interrupt(label)}", "waited")]}
+
+    stage.compile(stage.builder().chain(("reply", reply), ("wait", wait), ("end", reply)))
+    turns(stage, ())
+    stage.resume("yes")
+    for i in range(1, 4):
+        stage.invoke(ask(f"t{i}"))
+        stage.update({"messages": [say(f"t{i}", "noted")]}, as_node="reply")
+        stage.invoke(Command(resume=f"yes {i}", update={"messages": [say(f"t{i}", "added")]}))
+
+
+@scene(resumes=True)
+def updated_subgraph(stage: Stage) -> None:
+    """A person edits the state of a subgraph that waits."""
+
+    def wait(state: Any) -> Any:
+        label = newest(state["messages"])
+        return {"messages": [say(f"{label} {interrupt(label)}", "waited")]}
+
+    child = stage.builder().chain(("ready", reply), ("wait", wait)).compile()
+    stage.compile(stage.builder().chain(("child", child), ("end", lambda _: {})))
+    for i in range(3):
+        stage.invoke(ask(f"t{i}"))
+        inside = stage.state(subgraphs=True).tasks[0].state.config
+        stage.update({"messages": [say(f"t{i}", "edited")]}, inside, as_node="ready")
+        stage.resume(f"yes {i}")
+
+
+@scene()
+def handed_over(stage: Stage) -> None:
+    """Agents hand over to each other with a `Command` to the graph above."""
+
+    def hand_over(state: Any) -> Command[Any]:
+        label = newest(state["messages"])
+        update = {"messages": [say(label, "handed")]}
+        return Command(graph=Command.PARENT, goto="second", update=update)
+
+    builder = stage.builder()
+    first = stage.builder().chain(("greet", reply), ("hand over", hand_over)).compile()
+    builder.add_node("first", first, destinations=("second",))
+    builder.add_node("second", lambda s: {"messages": [say(newest(s["messages"]), "took")]})
+    builder.add_edge(START, "first")
+    stage.compile(builder)
+    turns(stage, *[()] * 3)
+
+
+@scene()
+def tool_that_commands(stage: Stage) -> None:
+    @tool
+    def look(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Look something up and note it."""
+        stage.note(f"look {query}")
+        result = ToolMessage(f"found {query}", tool_call_id=tool_call_id, id=f"r.{query}")
+        return Command(update={"messages": [result], "count": len(query)})
+
+    model = stage.model()
+    builder = tool_graph(stage, model, [look], Counted)
+    stage.compile(builder)
+    turns(stage, (1,), (1, 1), ())
+
+
+@scene()
+def retried_node(stage: Stage) -> None:
+    failed = set()
+
+    def fragile(state: Any) -> Any:
+        label = newest(state["messages"])
+        if label not in failed:
+            failed.add(label)
+            raise ConnectionError("try again")
+        return {"messages": [say(label, "retried")]}
+
+    builder = stage.builder()
+    policy = RetryPolicy(initial_interval=0.001, jitter=False)
+    builder.add_node("fragile", fragile, retry_policy=policy)
+    builder.add_node("end", lambda _: {})
+    builder.add_edge(START, "fragile")
+    builder.add_edge("fragile", "end")
+    stage.compile(builder)
+    turns(stage, *[()] * 3)
+
+
+@scene(channels=("__root__",))
+def list_as_the_whole_state(stage: Stage) -> None:
+    builder = stage.builder(Annotated[list[Any], add_messages])
+    builder.add_node("reply", lambda state: [say(newest(state))])
+    builder.add_node("end", lambda _: [])
+    builder.add_edge(START, "reply")
+    builder.add_edge("reply", "end")
+    stage.compile(builder)
+    for i in range(4):
+        stage.invoke([ask(f"t{i}")])
+
+
+class Chat(BaseModel):
+    chat: Annotated[list[Any], add_messages] = []
+    mood: str = ""
+
+
+@scene(channels=("chat",))
+def model_as_the_state(stage: Stage) -> None:
+    builder = stage.builder(Chat)
+    builder.add_node("reply", lambda state: {"chat": [say(newest(state.chat))], "mood": "good"})
+    builder.add_node("end", lambda _: {"mood": "quiet"})
+    builder.add_edge(START, "reply")
+    builder.add_edge("reply", "end")
+    stage.compile(builder)
+    for i in range(4):
+        stage.invoke({"chat": [ask(f"t{i}")]})
+
+
+class Asked(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+
+
+class Told(TypedDict):
+    answer: str
+
+
+class Whole(Asked, Told):
+    pass
+
+
+@scene()
+def private_channels(stage: Stage) -> None:
+    """A graph whose input and output are not its whole state."""
+    builder = Builder(Whole, input_schema=Asked, output_schema=Told)
+    builder.stage = stage
+    stage.compile(builder.chain(("reply", reply), ("tell", lambda _: {"answer": "told"})))
+    turns(stage, *[()] * 4)
 
 
 class Delta(TypedDict):

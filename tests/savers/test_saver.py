@@ -123,7 +123,9 @@ def test_another_wrapper_may_be_inside() -> None:
     assert len(held(saver.inner, chat(saver, Door()))) == 2
 
 
-@pytest.mark.parametrize("given", [None, object(), InMemorySaver, {}], ids=str)
+@pytest.mark.parametrize(
+    "given", [None, object(), InMemorySaver, {}], ids=["None", "an object", "a class", "a dict"]
+)
 def test_what_is_no_saver_is_refused(given: Any) -> None:
     with pytest.raises(NotASaverError, match="ReducingSaver needs a saver"):
         kept(given)
@@ -186,10 +188,6 @@ def test_off_or_in_shadow_everything_is_stored_as_it_is(
     assert saver.stats().total.evicted == 0
 
 
-# Above the cap a subgraph hands its parent a shorter list, which in shadow it does not.
-SHORTENED = {"subgraph", "three_agents", "interrupt_in_a_nested_subgraph"}
-
-
 @SCENE
 @pytest.mark.parametrize("window", [WINDOW, CAPPED], ids=["at rest", "above cap"])
 def test_shadow_counts_what_would_leave(scene: Scene, window: Window) -> None:
@@ -197,10 +195,14 @@ def test_shadow_counts_what_would_leave(scene: Scene, window: Window) -> None:
         kept(InMemorySaver(), window, channels=scene.channels, shadow=shadow)
         for shadow in (False, True)
     )
-    play(scene, real, Door())
+    record = play(scene, real, Door())
     play(scene, shadow, Door())
 
-    if window is WINDOW or scene.name not in SHORTENED:
+    # Above the cap graphs hand shorter lists to each other, which in shadow they do not.
+    # Messages without ids are new objects in each run, which in shadow holds them all again.
+    alike = window is WINDOW or not any(map(namespace, record.stored))
+    # And no version moves there, so that a copy is not told from the checkpoint before it.
+    if alike and scene.name not in ("dicts_without_ids", "copied_checkpoint"):
         assert shadow.stats().total.would_evict == real.stats().total.evicted
         assert shadow.stats().total.reductions == real.stats().total.reductions
     assert shadow.stats().total.would_evict >= real.stats().total.evicted

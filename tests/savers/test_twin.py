@@ -50,9 +50,9 @@ WINDOWS = {
 }
 LANGGRAPHS_OWN = [name for name in BACKENDS if not name.startswith("memory_int")]
 FEW = [
-    ("memory_int-sync", "at rest"),
-    ("aiosqlite-async", "above cap"),
-    ("postgres-sync", "above cap"),
+    ("memory-async", "at rest"),
+    ("sqlite-sync", "above cap"),
+    ("apostgres-async", "above cap"),
 ]
 
 
