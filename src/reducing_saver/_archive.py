@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
-from urllib.parse import quote, unquote
+from hashlib import blake2b
+from itertools import islice
+from threading import Lock
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from urllib.parse import unquote_to_bytes
 
-from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+)
+from langgraph.store.memory import InMemoryStore
 
 from ._segment import Segment
 
-_PAGE = 100
 _ROOT = "reducing_saver"
+_KINDS = ("pending", "told", "segments", "messages")
+# A batch is one statement, of which Postgres allows 65,535 parameters and SQLite 32,766.
+_BATCH = 1_000
+
+_PLAIN = re.compile("[^a-z0-9-]")
+_MARK = "~"
+# Postgres indexes what is shorter than about 2,700 bytes; the label of a longer id is a digest.
+_DIGEST = "~~"
+_LONGEST_LABEL = 500
+
+T = TypeVar("T")
+# Yields what a store shall do in one batch, is sent what it found, and returns what was asked.
+Steps: TypeAlias = Generator[Sequence[Op], list[Result], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,127 +136,111 @@ class StoreArchive:
             )
         self.store = store
         self.index_text = index_text
+        # It searches its dicts while other threads write into them.
+        in_memory = isinstance(store, InMemoryStore)
+        self._alone: AbstractContextManager[Any] = Lock() if in_memory else nullcontext()
 
     def __repr__(self) -> str:
         return f"StoreArchive({self.store!r})"
 
     def write(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None:
-        """Store a segment and its messages in one batch."""
-        self.store.batch(_writing(segment, entries, tell))
+        """Store a segment and its messages; return when they are safe."""
+        self._run(_writing(segment, entries, tell))
 
     async def awrite(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None:
-        """Store a segment and its messages in one batch."""
-        await self.store.abatch(_writing(segment, entries, tell))
+        """Store a segment and its messages; return when they are safe."""
+        await self._arun(_writing(segment, entries, tell))
 
     def waiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
-        threads: list[str] = []
-        while page := self.store.list_namespaces(offset=len(threads), **_PENDING):
-            threads += [unquote(namespace[1]) for namespace in page]
-        return threads
+        return self._run(_waiting())
 
     async def awaiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
-        threads: list[str] = []
-        while page := await self.store.alist_namespaces(offset=len(threads), **_PENDING):
-            threads += [unquote(namespace[1]) for namespace in page]
-        return threads
+        return await self._arun(_waiting())
 
     def chain(self, thread: str, newest: str | None) -> list[Segment]:
         """Return the segments of a line, newest first."""
-        found: list[Segment] = []
-        while newest and (item := self.store.get(_place(thread, "segments"), newest)):
-            found.append(Segment.from_dict(item.value))
-            newest = found[-1].previous
-        return found
+        return self._run(_chain(thread, newest))
 
     async def achain(self, thread: str, newest: str | None) -> list[Segment]:
         """Return the segments of a line, newest first."""
-        found: list[Segment] = []
-        while newest and (item := await self.store.aget(_place(thread, "segments"), newest)):
-            found.append(Segment.from_dict(item.value))
-            newest = found[-1].previous
-        return found
+        return await self._arun(_chain(thread, newest))
 
     def exist(self, thread: str, keys: Sequence[str]) -> set[str]:
         """Return which of these keys are archived."""
-        return _keys(self.store.batch(_reading(thread, "messages", keys)))
+        return self._run(_exist(thread, keys))
 
     async def aexist(self, thread: str, keys: Sequence[str]) -> set[str]:
         """Return which of these keys are archived."""
-        return _keys(await self.store.abatch(_reading(thread, "messages", keys)))
+        return await self._arun(_exist(thread, keys))
 
     def read(self, thread: str, keys: Sequence[str]) -> list[Entry]:
         """Return the entries that are there, in the order of the keys."""
-        return _entries(self.store.batch(_reading(thread, "messages", keys)))
+        return self._run(_read(thread, keys))
 
     async def aread(self, thread: str, keys: Sequence[str]) -> list[Entry]:
         """Return the entries that are there, in the order of the keys."""
-        return _entries(await self.store.abatch(_reading(thread, "messages", keys)))
+        return await self._arun(_read(thread, keys))
 
     def undelivered(self, thread: str) -> list[Segment]:
         """Return the segments that hooks have not acknowledged, in no order."""
-        pending = [item.key for item in self._all(_place(thread, "pending"))]
-        found = self.store.batch(_reading(thread, "segments", pending))
-        return [Segment.from_dict(item.value) for item in found if isinstance(item, Item)]
+        return self._run(_undelivered(thread))
 
     async def aundelivered(self, thread: str) -> list[Segment]:
         """Return the segments that hooks have not acknowledged, in no order."""
-        pending = [item.key for item in await self._aall(_place(thread, "pending"))]
-        found = await self.store.abatch(_reading(thread, "segments", pending))
-        return [Segment.from_dict(item.value) for item in found if isinstance(item, Item)]
+        return await self._arun(_undelivered(thread))
 
     def told(self, thread: str, keys: Sequence[str]) -> dict[str, str]:
         """Return which of these messages hooks have acknowledged: identity to newest key."""
-        return _told(self.store.batch(_reading(thread, "told", _whos(keys))))
+        return self._run(_told(thread, keys))
 
     async def atold(self, thread: str, keys: Sequence[str]) -> dict[str, str]:
         """Return which of these messages hooks have acknowledged: identity to newest key."""
-        return _told(await self.store.abatch(_reading(thread, "told", _whos(keys))))
+        return await self._arun(_told(thread, keys))
 
     def mark_delivered(self, thread: str, segment: str, keys: Sequence[str]) -> None:
         """Note that hooks have acknowledged a segment with these messages."""
-        self.store.batch(_marking(thread, segment, keys))
+        self._run(_marking(thread, segment, keys))
 
     async def amark_delivered(self, thread: str, segment: str, keys: Sequence[str]) -> None:
         """Note that hooks have acknowledged a segment with these messages."""
-        await self.store.abatch(_marking(thread, segment, keys))
+        await self._arun(_marking(thread, segment, keys))
 
     def delete_thread(self, thread: str) -> None:
         """Erase everything of a thread."""
-        for kind in _KINDS:
-            while items := self.store.search(_place(thread, kind), limit=_PAGE):
-                self.store.batch([PutOp(item.namespace, item.key, None) for item in items])
+        self._run(_erasing(thread))
 
     async def adelete_thread(self, thread: str) -> None:
         """Erase everything of a thread."""
-        for kind in _KINDS:
-            while items := await self.store.asearch(_place(thread, kind), limit=_PAGE):
-                await self.store.abatch([PutOp(item.namespace, item.key, None) for item in items])
+        await self._arun(_erasing(thread))
 
     def copy_thread(self, source: str, target: str) -> None:
         """Copy everything of a thread to another."""
-        for kind in _KINDS:
-            items = self._all(_place(source, kind))
-            self.store.batch([_copied(item, kind, target) for item in items])
+        self._run(_copying(source, target))
 
     async def acopy_thread(self, source: str, target: str) -> None:
         """Copy everything of a thread to another."""
-        for kind in _KINDS:
-            items = await self._aall(_place(source, kind))
-            await self.store.abatch([_copied(item, kind, target) for item in items])
+        await self._arun(_copying(source, target))
 
-    def _all(self, place: tuple[str, ...]) -> list[Item]:
-        found: list[Item] = []
-        while page := self.store.search(place, limit=_PAGE, offset=len(found)):
-            found += page
-        return found
+    def _run(self, steps: Steps[T]) -> T:
+        found: list[Result] = []
+        while True:
+            try:
+                ops = steps.send(found) if found else next(steps)
+            except StopIteration as done:
+                return cast(T, done.value)
+            with self._alone:
+                found = self.store.batch(ops)
 
-    async def _aall(self, place: tuple[str, ...]) -> list[Item]:
-        found: list[Item] = []
-        while page := await self.store.asearch(place, limit=_PAGE, offset=len(found)):
-            found += page
-        return found
+    async def _arun(self, steps: Steps[T]) -> T:
+        found: list[Result] = []
+        while True:
+            try:
+                ops = steps.send(found) if found else next(steps)
+            except StopIteration as done:
+                return cast(T, done.value)
+            found = await self.store.abatch(ops)
 
 
 class Discard:
@@ -237,70 +250,189 @@ class Discard:
         return "Discard()"
 
 
-_PENDING: Any = {"prefix": (_ROOT,), "suffix": ("pending",), "limit": _PAGE}
-_KINDS = ("pending", "told", "segments", "messages")
-
-
-def _place(thread: str, kind: str) -> tuple[str, ...]:
-    """Return a namespace; LangGraph's stores refuse an empty label and one with a dot."""
-    label = quote(thread, safe="").replace(".", "%2E")
-    return (_ROOT, label or "%00", kind)
-
-
-def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> list[Op]:
-    """Return what is written: the messages first, what points to them last."""
+def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> Steps[None]:
+    """Write the messages first, and what points to them last."""
     thread = segment.thread
-    ops: list[Op] = [
-        PutOp(_place(thread, "messages"), entry.key, *_value(entry)) for entry in entries
-    ]
-    ops.append(PutOp(_place(thread, "segments"), segment.id, segment.as_dict(), False))
+    place = _place(thread, "messages")
+    yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
+    last = [PutOp(_place(thread, "segments"), segment.id, segment.as_dict(), False)]
     if tell:
-        ops.append(PutOp(_place(thread, "pending"), segment.id, {}, False))
-    return ops
+        last.append(PutOp(_place(thread, "pending"), segment.id, {"thread": thread}, False))
+    yield last
+
+
+def _waiting() -> Steps[list[str]]:
+    threads: list[str] = []
+    for _, label, kind in (yield from _places()):
+        if kind == "pending":
+            threads += yield from _named(label)
+    return threads
+
+
+def _places() -> Steps[list[tuple[str, ...]]]:
+    """Return where threads may have undelivered segments."""
+    ends = (MatchCondition("prefix", (_ROOT,)), MatchCondition("suffix", ("pending",)))
+    limit = _BATCH
+    while True:
+        (found,) = yield [ListNamespacesOp(ends, limit=limit)]
+        places = cast("list[tuple[str, ...]]", found)
+        if len(places) < limit:
+            return [place for place in places if len(place) == 3 and place[0] == _ROOT]
+        limit *= 4
+
+
+def _named(label: str) -> Steps[list[str]]:
+    """Return the thread id that a label stands for; none where nothing waits under a digest."""
+    if not label.startswith(_DIGEST):
+        return [_unquoted(label)]
+    items = yield from _all((_ROOT, label, "pending"))
+    return [item.value["thread"] for item in items[:1]]
+
+
+def _chain(thread: str, newest: str | None) -> Steps[list[Segment]]:
+    found: list[Segment] = []
+    while newest and (one := (yield from _segments(thread, [newest]))):
+        found += one
+        newest = one[0].previous
+    return found
+
+
+def _segments(thread: str, keys: Sequence[str]) -> Steps[list[Segment]]:
+    items = yield from _get(_place(thread, "segments"), keys)
+    return [Segment.from_dict(item.value) for item in items]
+
+
+def _exist(thread: str, keys: Sequence[str]) -> Steps[set[str]]:
+    return {item.key for item in (yield from _get(_place(thread, "messages"), keys))}
+
+
+def _read(thread: str, keys: Sequence[str]) -> Steps[list[Entry]]:
+    return [_entry(item) for item in (yield from _get(_place(thread, "messages"), keys))]
+
+
+def _undelivered(thread: str) -> Steps[list[Segment]]:
+    pending = yield from _all(_place(thread, "pending"))
+    return (yield from _segments(thread, [item.key for item in pending]))
+
+
+def _told(thread: str, keys: Sequence[str]) -> Steps[dict[str, str]]:
+    items = yield from _get(_place(thread, "told"), [_who(key) for key in keys])
+    return {item.key: item.value["key"] for item in items}
+
+
+def _marking(thread: str, segment: str, keys: Sequence[str]) -> Steps[None]:
+    place = _place(thread, "told")
+    yield from _batches(PutOp(place, _who(key), {"key": key}, False) for key in keys)
+    yield [PutOp(_place(thread, "pending"), segment, None)]
+
+
+def _erasing(thread: str) -> Steps[None]:
+    for kind in _KINDS:
+        place, foreign = _place(thread, kind), 0
+        while True:
+            limit = foreign + _BATCH
+            (found,) = yield [SearchOp(place, limit=limit)]
+            items = cast("list[SearchItem]", found)
+            own = [item for item in items if item.namespace == place]
+            yield from _batches(PutOp(place, item.key, None) for item in own)
+            if len(items) < limit:
+                break
+            foreign = len(items) - len(own)
+
+
+def _copying(source: str, target: str) -> Steps[None]:
+    """Copy the messages first, and what points to them last."""
+    items = yield from _all(_place(source, "segments"))
+    segments = [Segment.from_dict(item.value) for item in items]
+    keys = [key for one in segments for key in (*one.keys, one.summary_key)]
+    for start in range(0, len(keys), _BATCH):
+        entries = yield from _read(source, keys[start : start + _BATCH])
+        place = _place(target, "messages")
+        yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
+    for kind in ("told", "segments", "pending"):
+        items = yield from _all(_place(source, kind))
+        place = _place(target, kind)
+        yield from _batches(
+            PutOp(place, item.key, _copied(item.value, kind, source, target), False)
+            for item in items
+        )
+
+
+def _copied(value: dict[str, Any], kind: str, source: str, target: str) -> dict[str, Any]:
+    if kind == "pending":
+        return {"thread": target}
+    if kind != "segments":
+        return value
+    segment = replace(Segment.from_dict(value), thread=target)
+    if segment.memory_namespace == ("memories", source):  # made of the thread, as nobody named one
+        segment = replace(segment, memory_namespace=("memories", target))
+    return segment.as_dict()
+
+
+def _all(place: tuple[str, ...]) -> Steps[list[SearchItem]]:
+    """Return everything at a place, in one search.
+
+    Rows that were written together have no order, so that pages of them would overlap. Some stores
+    take an underscore for any character, and find other places too.
+    """
+    limit = _BATCH
+    while True:
+        (found,) = yield [SearchOp(place, limit=limit)]
+        items = cast("list[SearchItem]", found)
+        if len(items) < limit:
+            return [item for item in items if item.namespace == place]
+        limit *= 4
+
+
+def _get(place: tuple[str, ...], keys: Iterable[str]) -> Steps[list[Item]]:
+    """Return the items that are there, in the order of the keys."""
+    found = yield from _batches(GetOp(place, key) for key in keys)
+    return [item for item in found if isinstance(item, Item)]
+
+
+def _batches(ops: Iterable[Op]) -> Steps[list[Result]]:
+    """Do operations in as many batches as they need."""
+    left, found = iter(ops), list[Result]()
+    while batch := [*islice(left, _BATCH)]:
+        found += yield batch
+    return found
 
 
 def _value(entry: Entry) -> tuple[dict[str, Any], Any]:
     value: dict[str, Any] = {"kind": entry.kind, "data": b64encode(entry.data).decode()}
     if entry.text is None:
         return value, False
-    return {**value, "text": entry.text}, ["text"]
+    # Databases refuse a NUL and half a character.
+    text = entry.text.replace("\x00", " ").encode(errors="replace").decode()
+    return {**value, "text": text}, ["text"]
 
 
-def _reading(thread: str, kind: str, keys: Sequence[str]) -> list[Op]:
-    return [GetOp(_place(thread, kind), key) for key in keys]
-
-
-def _keys(found: Sequence[Any]) -> set[str]:
-    return {item.key for item in found if isinstance(item, Item)}
-
-
-def _entries(found: Sequence[Any]) -> list[Entry]:
-    items = [item for item in found if isinstance(item, Item)]
-    return [
-        Entry(i.key, i.value["kind"], b64decode(i.value["data"]), i.value.get("text"))
-        for i in items
-    ]
-
-
-def _whos(keys: Sequence[str]) -> list[str]:
-    return [key.partition(".")[0] for key in keys]
-
-
-def _told(found: Sequence[Any]) -> dict[str, str]:
-    return {item.key: item.value["key"] for item in found if isinstance(item, Item)}
-
-
-def _marking(thread: str, segment: str, keys: Sequence[str]) -> list[Op]:
-    told = [
-        PutOp(_place(thread, "told"), who, {"key": key}, False)
-        for who, key in zip(_whos(keys), keys, strict=True)
-    ]
-    return [*told, PutOp(_place(thread, "pending"), segment, None)]
-
-
-def _copied(item: Item, kind: str, target: str) -> PutOp:
+def _entry(item: Item) -> Entry:
     value = item.value
-    if kind == "segments":
-        value = replace(Segment.from_dict(value), thread=target).as_dict()
-    index: Any = ["text"] if "text" in value else False
-    return PutOp(_place(target, kind), item.key, value, index)
+    return Entry(item.key, value["kind"], b64decode(value["data"]), value.get("text"))
+
+
+def _who(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def _place(thread: str, kind: str) -> tuple[str, ...]:
+    """Return a namespace, in which a thread id is a label that no store misreads.
+
+    A label must not be empty or have a dot; in a search some stores do not tell capitals from small
+    letters, and take `_` and `%` for any characters.
+    """
+    label = _PLAIN.sub(_quoted, thread) or _MARK
+    if len(label) > _LONGEST_LABEL:
+        label = _DIGEST + blake2b(label.encode(), digest_size=24).hexdigest()
+    return (_ROOT, label, kind)
+
+
+def _quoted(found: re.Match[str]) -> str:
+    raw = found.group().encode(errors="surrogatepass")
+    return "".join(f"{_MARK}{byte:02x}" for byte in raw)
+
+
+def _unquoted(label: str) -> str:
+    raw = b"" if label == _MARK else unquote_to_bytes(label.replace(_MARK, "%"))
+    return raw.decode(errors="surrogatepass")
