@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from . import agent, counts, engine, growth, memory, put, reads
+from . import agent, counts, crossing, engine, growth, memory, put, reads
 from .report import main
 
 ALL = {
     "engine": engine.run,
     "put": put.run,
+    "crossing": crossing.run,
     "counts": counts.run,
     "reads": reads.run,
     "growth": growth.run,

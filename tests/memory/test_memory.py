@@ -516,12 +516,12 @@ def test_the_transcript_of_a_scene_is_whole(house: House, scene: Scene, name: st
     found = house.transcript(saver, kept.config, channel=channel)
     last = read(house.checkpoints(kept.thread)[0], channel) or []
     assert sum(map(is_summary, last)) <= 1
-    twice = Counter(name for m in last if (name := getattr(m, "id", None)))
+    twice = Counter(own for m in last if (own := getattr(m, "id", None)))
     if max(twice.values(), default=1) > 1:  # a list that is only added to may hold an id twice
         found = [m for i, m in enumerate(found) if m.id not in {n.id for n in found[:i]}]
     assert brief(found) == brief(wanted)
     assert [*map(key, found)] == [*map(key, wanted)]
-    by_id = Counter(name for m in found if (name := getattr(m, "id", None)))
+    by_id = Counter(own for m in found if (own := getattr(m, "id", None)))
     assert max(by_id.values(), default=1) == 1
     # In another process, with small pages, it is the same.
     again = house.saver(WINDOWS[name], channels=scene.channels)
@@ -879,24 +879,44 @@ def test_in_the_shadow_or_switched_off_nothing_is_called(house: House, options: 
     assert told.ids == house.state(config)["log"][:-2]
 
 
+@pytest.mark.parametrize("how", ["switched off", "in the shadow", "failing"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["one process", "a process each"])
 @pytest.mark.parametrize("house", MEMORY, indirect=True)
-def test_switched_off_in_between_and_on_again(house: House) -> None:
-    """Nothing is lost from the chain by checkpoints that were stored as they came."""
+def test_checkpoints_that_are_stored_as_they_come_do_not_break_the_chain(
+    house: House, how: str, restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = thread_config()
     told = Told()
     listed, summary = listing()
-    saver = house.saver(AT_ONCE, summary=summary, on_evict=[told])
+
+    def another() -> ReducingSaver:
+        return house.saver(AT_ONCE, summary=summary, on_evict=[told], strict=False)
+
+    saver = another()
     play(house, saver, config, "a", "b", "c")
-    saver.enabled = False
-    play(house, saver, config, "d", "e")
-    assert ids(house.transcript(saver, config))[-4:] == house.state(config)["log"][-4:]
-    saver.enabled = True
+    saver = another() if restarts else saver
+    with monkeypatch.context() as patch:
+        match how:
+            case "switched off":
+                saver.enabled = False
+            case "in the shadow":
+                saver.shadow = True
+            case _:
+                patch.setattr("reducing_saver._saver.propose", _fails)
+        play(house, saver, config, "d", "e")
+    assert ids(house.transcript(saver, config)) == house.state(config)["log"]
+    saver = another() if restarts else saver
+    saver.enabled, saver.shadow = True, False
     play(house, saver, config, "f", "g")
     values = house.state(config)
     assert ids(house.transcript(saver, config)) == values["log"]
     assert covered(values["messages"]) + ids(values["messages"]) == values["log"]
     assert told.ids == values["log"][:-2]
     assert listed.calls
+
+
+def _fails(*args: Any) -> Any:
+    raise LookupError("the engine does not understand this")
 
 
 @pytest.mark.parametrize("house", MEMORY, indirect=True)
