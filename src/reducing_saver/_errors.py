@@ -3,6 +3,7 @@
     ReducingSaverError
     ├── ConfigurationError (ValueError)   a setting that cannot work; raised when it is built
     │   └── WindowError                   a window's field, with its value and what is allowed
+    ├── SummaryError                      no summary was made; a function may raise it
     └── ReductionError                    reducing failed; raised only with `strict=True`
 
 What the inner saver raises is never wrapped. `NotASaverError` (a `TypeError`) is raised by
