@@ -281,9 +281,15 @@ def _plain_cut(messages: list[Message], window: Window) -> range | None:
     left = messages[start:]
     if _measure(left, window.cap.measure, window) > window.cap.value:
         return None
-    if is_summary(messages[lead]) or any(map(_joins_across, split(left))):
+    # Also in the turn that did not fit: a late result there counts for the turn of its call.
+    counted = messages[_turn_before(messages, start, lead) :]
+    if is_summary(messages[lead]) or any(map(_joins_across, split(counted))):
         return None
     return range(lead, start)
+
+
+def _turn_before(messages: list[Message], start: int, lead: int) -> int:
+    return next((i for i in range(start - 1, lead, -1) if starts_turn(messages[i])), lead)
 
 
 def _oldest_kept_turn(messages: list[Message], lead: int, window: Window) -> int:
