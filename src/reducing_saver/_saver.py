@@ -139,7 +139,7 @@ class ReducingSaver(ForwardingSaver):
         _check(inner, window, archive, summary, on_evict)
         self.window = window
         self.enabled = enabled
-        self.shadow = _flag("shadow", shadow)
+        self._shadow = _flag("shadow", shadow)
         self.strict = _flag("strict", strict)
         places = {name: Place.parse(name) for name in _names("channels", channels)}
         repeats = tuple(Place.parse(name) for name in _names("copies", copies))
@@ -169,6 +169,11 @@ class ReducingSaver(ForwardingSaver):
         state = ", shadow=True" if self.shadow else ""
         state += "" if self.enabled else ", enabled=False"
         return f"{type(self).__name__}({self.inner!r}, {self.window!r}{state})"
+
+    @property
+    def shadow(self) -> bool:
+        """Whether everything is stored as it is; what it would evict is not remembered as real."""
+        return self._shadow
 
     @property
     def enabled(self) -> bool:

@@ -103,19 +103,29 @@ def _pinned(units: Sequence[Unit], window: Window) -> set[tuple[int, ...]]:
     return pinned
 
 
-def _protected(case: Case, units: Sequence[Unit]) -> set[tuple[int, ...]]:
+def _protected(case: Case, units: Sequence[Unit], kept: Sequence[Unit]) -> set[tuple[int, ...]]:
     """Name the units that never leave, whatever the marks say."""
     current, last = _current(units), len(case.messages) - 1
     stays = _pinned(units, case.window)
-    stays |= {unit.indices for unit in units if unit.turn == -1 or last in unit.indices}
+    stays |= {unit.indices for unit in units if _is_leading(unit) or last in unit.indices}
     stays |= {
         unit.indices
         for unit in units
         if unit.open and (case.when is not When.REST or unit.turn == current)
     }
     turns = {unit.turn for unit in units if unit.indices in stays} | {current}
-    stays |= {u.indices for u in units if u.kind is Kind.HUMAN and u.turn in turns}
-    return stays
+    questions = {u.indices for u in units if u.kind is Kind.HUMAN and u.turn in turns}
+    if current == 0:  # nobody asked: what speaks last stays, lest only system messages are left
+        spoken = [u for u in units if u.kind not in (Kind.SYSTEM, Kind.OTHER)]
+        questions = {unit.indices for unit in spoken[-1:]}
+    # the summary stays, unless a newer one is now the first after it
+    head = [unit for unit in units if unit.kind is Kind.SUMMARY and unit.turn == -1]
+    behind = [u for u in kept if head and u.indices > head[0].indices][:1]
+    return stays | questions | {u.indices for u in head if not _are_summaries(behind)}
+
+
+def _are_summaries(units: Sequence[Unit]) -> bool:
+    return bool(units) and all(unit.kind is Kind.SUMMARY for unit in units)
 
 
 def _over(decided: Plan, units: Sequence[Unit], mark: Mark) -> bool:
@@ -323,6 +333,7 @@ def _from_first_human(said: list[Spec]) -> list[Spec]:
 
 @_examples()
 @given(cases())
+@example(Case(write("S A S"), Window(("messages", 1), ("messages", 1), ("messages", 1)), When.REST))
 def test_e4_reducing_twice_is_reducing_once(case: Case) -> None:
     """E4: reduce(reduce(x)) is reduce(x), the same list object."""
     once = _reduce(case)
@@ -401,7 +412,7 @@ def test_e4_a_list_handed_out_is_nobody_elses(case: Case) -> None:
 def test_e5_leading_systems_pins_and_the_last_message_stay(case: Case) -> None:
     """E5: leading systems, pins with the human of their turn and the last message never leave."""
     decided = plan(case.messages, case.window, when=case.when)
-    protected = _protected(case, decided.units)
+    protected = _protected(case, decided.units, decided.kept)
     assert not [unit for unit in decided.evicted if unit.indices in protected]
     out = apply(decided)
     assert bool(out) == bool(case.messages)
@@ -420,7 +431,7 @@ def test_e5_the_current_turn_stays_up_to_the_cap(case: Case) -> None:
     cap = decided.window.cap
     whole = [*decided.kept, *cut]
     assert _over(decided, whole, cap)
-    protected = _protected(case, decided.units)
+    protected = _protected(case, decided.units, decided.kept)
     earlier = [unit for unit in decided.kept if unit.turn < current]
     assert all(unit.indices in protected for unit in earlier)
 
@@ -432,7 +443,7 @@ def test_e5_nothing_is_kept_for_its_role_alone(case: Case) -> None:
     decided = plan(case.messages, case.window, when=case.when)
     if not decided.changes:
         return
-    protected = _protected(case, decided.units)
+    protected = _protected(case, decided.units, decided.kept)
     newest = max(unit.turn for unit in decided.evicted)
     earlier = [u for u in decided.kept if u.turn < newest and u.indices not in protected]
     assert not earlier
@@ -455,7 +466,7 @@ def test_e6_kept_messages_are_the_same_objects_and_equal(case: Case) -> None:
 
 
 def _evictable(case: Case, decided: Plan, *, earlier: bool) -> list[Unit]:
-    protected, current = _protected(case, decided.units), _current(decided.units)
+    protected, current = _protected(case, decided.units, decided.kept), _current(decided.units)
     return [
         unit
         for unit in decided.units

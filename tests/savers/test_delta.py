@@ -141,9 +141,7 @@ def check(inner: Saver, door: Door, frequency: int, durability: str, end: str, t
     same_state_and_history(build(wrap(inner), frequency, end), bare, door)
 
 
-@pytest.mark.parametrize(
-    "backend", ["memory-sync", "memory-async", "memory_int-sync"], indirect=True
-)
+@pytest.mark.parametrize("backend", ["memory-sync", "memory_int-async"], indirect=True)
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 @pytest.mark.parametrize("frequency", FREQUENCIES)
@@ -180,7 +178,7 @@ def test_whole_matrix(inner: Saver, door: Door, frequency: int, durability: str,
 
 
 SOME = pytest.mark.parametrize(
-    "backend", ["memory-async", "sqlite-sync", "postgres-sync", "apostgres-async"], indirect=True
+    "backend", ["memory-async", "sqlite-sync", "postgres-sync"], indirect=True
 )
 
 

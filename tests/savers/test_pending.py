@@ -18,6 +18,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, Overwrite, interrupt
 from services.door import Door, within
+from services.savers import BACKENDS
 
 from reducing_saver import Discard, ReducingSaver, Window
 from reducing_saver.engine import problems
@@ -175,7 +176,16 @@ def bare() -> dict[str, dict[str, Any]]:
     return outcomes
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("backend", "reader"),
+    [
+        *((backend, "another process") for backend in BACKENDS),
+        *(("memory-sync", reader) for reader in READERS if reader != "another process"),
+        *(("sqlite-sync", reader) for reader in READERS if reader != "another process"),
+        *(("apostgres-async", reader) for reader in READERS if reader != "another process"),
+    ],
+    indirect=["backend"],
+)
 def test_a_thread_goes_on(
     inner: Saver, door: Door, bare: dict[str, dict[str, Any]], reader: str
 ) -> None:

@@ -23,6 +23,11 @@ from reducing_saver.engine import problems
 Saver = BaseCheckpointSaver[Any]
 
 WINDOW = Window(keep=("messages", 2), trigger=("messages", 2))
+SOME = pytest.mark.parametrize(
+    "backend",
+    ["memory-sync", "memory_int-async", "aiosqlite-async", "postgres-sync"],
+    indirect=True,
+)
 
 
 def wrap(inner: Saver, **kwargs: Any) -> Any:
@@ -72,6 +77,7 @@ def stored(inner: Saver, door: Door, thread: str = "t") -> list[list[str]]:
     return [ids(each) for each in lists if each is not None]
 
 
+@SOME
 def test_what_was_evicted_is_dropped_again(inner: Saver, door: Door) -> None:
     """C41: the stored order stays the original, and nothing is evicted twice."""
     saver = wrap(inner)
@@ -91,6 +97,7 @@ def test_what_was_evicted_is_dropped_again(inner: Saver, door: Door) -> None:
     assert stats.repeated > 0
 
 
+@SOME
 def test_the_run_in_progress_has_seen_them(inner: Saver, door: Door) -> None:
     """No saver can cure an input that never passes through it; `new_messages` is for this."""
     seen: list[list[str]] = []
@@ -102,6 +109,7 @@ def test_the_run_in_progress_has_seen_them(inner: Saver, door: Door) -> None:
     assert ids(door.get_state(graph, at()).values["messages"]) == ["h2", "a2"]
 
 
+@SOME
 def test_new_messages_filters_the_input(inner: Saver, door: Door) -> None:
     """With it the run is the one of a client that sends only what is new."""
     saver, seen = wrap(inner), []
@@ -118,6 +126,7 @@ def test_new_messages_filters_the_input(inner: Saver, door: Door) -> None:
     assert seen[-1] == ["h6", "a6", "h7"]
 
 
+@SOME
 def test_an_edited_message_that_was_evicted_stays_out(inner: Saver, door: Door) -> None:
     graph = build(wrap(inner))
     for i in range(4):
@@ -127,6 +136,7 @@ def test_an_edited_message_that_was_evicted_stays_out(inner: Saver, door: Door) 
     assert ids(door.get_state(graph, at()).values["messages"]) == ["h4", "a4"]
 
 
+@SOME
 def test_what_comes_back_as_the_newest_is_meant(inner: Saver, door: Door) -> None:
     """A user sends an old question once more: it is the current turn, and stays."""
     saver = wrap(inner)
@@ -144,6 +154,7 @@ class Added(TypedDict):
     messages: Annotated[list[Any], operator.add]
 
 
+@SOME
 def test_messages_without_an_id_are_always_new(inner: Saver, door: Door) -> None:
     """P5: who says "ok" twice says it twice."""
     saver = wrap(inner)
@@ -155,12 +166,14 @@ def test_messages_without_an_id_are_always_new(inner: Saver, door: Door) -> None
     assert door.call(saver, "new_messages", at(), unknown) == unknown
 
 
+@SOME
 def test_a_new_thread_and_an_empty_list(inner: Saver, door: Door) -> None:
     saver = wrap(inner)
     assert ids(door.call(saver, "new_messages", at("none"), turns(2))) == ids(turns(2))
     assert door.call(saver, "new_messages", at("none"), []) == []
 
 
+@SOME
 def test_dicts_with_ids_are_known_too(inner: Saver, door: Door) -> None:
     saver = wrap(inner)
     graph = build(saver)
@@ -170,6 +183,7 @@ def test_dicts_with_ids_are_known_too(inner: Saver, door: Door) -> None:
     assert door.call(saver, "new_messages", at(), sent) == sent[4:]
 
 
+@SOME
 def test_a_removal_of_what_was_evicted_is_left_out_and_others_stay(
     inner: Saver, door: Door
 ) -> None:
@@ -185,6 +199,7 @@ def test_a_removal_of_what_was_evicted_is_left_out_and_others_stay(
     assert ids(result["messages"]) == ["a3", "h4", "a4"]
 
 
+@SOME
 def test_each_line_has_its_own_past(inner: Saver, door: Door) -> None:
     """A fork from an older checkpoint has evicted less than the newest line."""
     saver = wrap(inner)
@@ -240,6 +255,7 @@ def test_in_the_value_of_an_entrypoint() -> None:
     assert ids(saver.new_messages(at(), sent, channel="__previous__.messages")) == ["h5"]
 
 
+@SOME
 def test_a_client_that_resends_beside_others(inner: Saver, door: Door) -> None:
     """Threads do not know each other's past."""
     saver = wrap(inner)
@@ -251,6 +267,7 @@ def test_a_client_that_resends_beside_others(inner: Saver, door: Door) -> None:
     assert ids(door.get_state(graph, at("two")).values["messages"]) == ["h3", "a3"]
 
 
+@SOME
 def test_in_another_process_only_what_is_held_is_known(inner: Saver, door: Door) -> None:
     """Until there is an archive: the memory is the process's. The list stays valid and bounded."""
     graph = build(wrap(inner))

@@ -297,9 +297,16 @@ def _plain_cut(
     left = messages[start:]
     if _measure(left, window.cap.measure, window) > window.cap.value:
         return None
-    if is_summary(messages[lead]) or any(map(_joins_across, split(left))):
+    # Also in the turn that did not fit: a late result there counts for the turn of its call.
+    first = _turn_before(messages, start, lead)
+    units = split(messages[first:])
+    if is_summary(messages[lead]) or any(_joins_across(unit, start - first) for unit in units):
         return None
     return range(lead, start)
+
+
+def _turn_before(messages: list[Message], start: int, lead: int) -> int:
+    return next((i for i in range(start - 1, lead, -1) if starts_turn(messages[i])), lead)
 
 
 def _oldest_kept_turn(
@@ -334,10 +341,12 @@ def _size(message: Message, measure: Measure, window: Window, begins: bool) -> i
             return window.sizes(measure).of(message)
 
 
-def _joins_across(unit: Unit) -> bool:
-    """Tell whether a unit may belong to one on the other side of a cut."""
+def _joins_across(unit: Unit, cut: int) -> bool:
+    """Tell whether a unit stands on both sides of a cut, or may answer a call not looked at."""
     if unit.kind is not Kind.TOOLS:
         return unit.kind is Kind.RESULT
+    if unit.indices[0] < cut <= unit.indices[-1]:
+        return True
     asked = [call.id for m in unit.messages if role(m) is Role.AI for call in calls(m)]
     given = [a.id for m in unit.messages if role(m) is Role.TOOL for a in answers(m)]
     # One too many, or one that was matched by position, may answer a call before the cut.
