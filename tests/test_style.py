@@ -36,6 +36,7 @@ LAYERS = [
     "_lineage",
     "_stats",
     "_segment",
+    "_stores",
     "_archive",
     "_hooks",
     "_summary_text",

@@ -28,6 +28,7 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from ._segment import Segment
+from ._stores import loop_beside, run_on
 
 _ROOT = "reducing_saver"
 _KINDS = ("pending", "told", "segments", "messages")
@@ -230,8 +231,13 @@ class StoreArchive:
                 ops = steps.send(found) if found else next(steps)
             except StopIteration as done:
                 return cast(T, done.value)
-            with self._alone:
-                found = self.store.batch(ops)
+            found = self._batch(ops)
+
+    def _batch(self, ops: Sequence[Op]) -> list[Result]:
+        if loop := loop_beside(self.store):
+            return run_on(loop, lambda: self.store.abatch(ops))
+        with self._alone:
+            return self.store.batch(ops)
 
     async def _arun(self, steps: Steps[T]) -> T:
         found: list[Result] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import inspect
+import logging
 import queue
 import threading
 import weakref
@@ -15,9 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ._errors import ConfigurationError
 from ._segment import Why
+from ._stores import loop_beside, run_on
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
+
+logger = logging.getLogger("reducing_saver")
+
+_NOT_NOTED = (
+    "a hook was told what left thread %r, which could not be noted, so that it is told again: %s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,10 @@ class Background:
         self._queue.join()
 
     def close(self) -> None:
-        """Wait for what is pending, and stop."""
+        """Wait for what is pending, and stop.
+
+        Not within a coroutine where the store is async: its loop could not write meanwhile.
+        """
         with self._lock:
             self._closed = True
             threads, self._threads = self._threads, []
@@ -146,12 +157,15 @@ class Background:
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             eviction, done = job
+            error: BaseException | None = None
             try:
                 tell(self.hook, eviction)
-            except BaseException as error:  # whatever it is, the worker goes on
+            except BaseException as raised:  # whatever it is, the worker goes on
+                error = raised
+            try:
                 done(error)
-            else:
-                done(None)
+            except BaseException as raised:
+                logger.warning(_NOT_NOTED, eviction.thread, type(raised).__name__)
             finally:
                 self._queue.task_done()
         self._queue.task_done()
@@ -198,4 +212,14 @@ class RememberFacts:
         namespace = (*eviction.memory_namespace, self.label)
         for number, fact in enumerate(facts or ()):
             value = dict(fact) if isinstance(fact, dict) else {"text": str(fact)}
-            await self.store.aput(namespace, f"{eviction.segment}-{number}", value)
+            await self._put(namespace, f"{eviction.segment}-{number}", value)
+
+    async def _put(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
+        """Write through the door that the store has where the hook runs."""
+        if loop := loop_beside(self.store):
+            await asyncio.to_thread(run_on, loop, lambda: self.store.aput(namespace, key, value))
+            return
+        try:
+            await self.store.aput(namespace, key, value)
+        except NotImplementedError:
+            await asyncio.to_thread(self.store.put, namespace, key, value)

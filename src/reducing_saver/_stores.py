@@ -1,0 +1,51 @@
+"""Call an async LangGraph store from beside its event loop, and never wait for one that stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import wait
+from time import monotonic
+from typing import Any, TypeVar
+
+from langgraph.store.base import BaseStore
+
+T = TypeVar("T")
+
+# A loop that runs now and then is waited for as long; not when the program ends.
+_PATIENCE = 2.0
+
+
+def loop_beside(store: BaseStore) -> asyncio.AbstractEventLoop | None:
+    """Return the loop that an async store works on, where that is not the one running here."""
+    loop = getattr(store, "_loop", None)
+    return loop if isinstance(loop, asyncio.AbstractEventLoop) and loop is not _here() else None
+
+
+def run_on(loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on the loop of another thread and wait; RuntimeError where it has stopped."""
+    _wait_for(loop)
+    asked = asyncio.run_coroutine_threadsafe(make(), loop)
+    while not wait([asked], timeout=0.5).done:
+        try:
+            _wait_for(loop)
+        except RuntimeError:
+            asked.cancel()
+            raise
+    return asked.result()
+
+
+def _wait_for(loop: asyncio.AbstractEventLoop) -> None:
+    end = monotonic() + _PATIENCE
+    while not loop.is_running():
+        if loop.is_closed() or monotonic() > end or not threading.main_thread().is_alive():
+            raise RuntimeError("the event loop of the store has stopped")
+        threading.Event().wait(0.02)
+
+
+def _here() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
