@@ -323,8 +323,14 @@ def test_c40_each_message_reaches_a_hook_once(
         log = values.get("log", [])
         gone.update(set(log) - {*ids(messages)})
         assert ids(life.saver.transcript(found.config)) == log, "each line has its own past"
-    again = [name for name, times in Counter(life.told.ids).items() if times > 1]
-    assert again == []
+    # A fork may give another message the same id: that one is told as edited.
+    told = Counter(
+        message.id
+        for event in life.told.events
+        for place, message in enumerate(event.messages)
+        if place not in event.edited
+    )
+    assert [name for name, times in told.items() if times > 1] == []
     assert {*life.told.ids} == gone
 
 
