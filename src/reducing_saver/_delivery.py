@@ -334,8 +334,12 @@ class _Join:
             self._delivery._counts.add_delivery(failed=self._failed)
             if self._failed:
                 self._delivery.ledger.finish(self._parcel.segment, failed=True)
-            else:
+                return
+            try:
                 self._delivery._acknowledge(self._parcel)
+            except Exception as error:
+                self._delivery.ledger.finish(self._parcel.segment, failed=True)
+                _log_failure(self._parcel.segment.thread, error)
 
 
 def newest_segment(found: CheckpointTuple | None, channel: str) -> str | None:

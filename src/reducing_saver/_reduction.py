@@ -350,7 +350,7 @@ def _leave(
     positions: Sequence[int],
 ) -> Leave:
     previous = segments.get(step.name)
-    told = [position for position in positions if not is_summary(messages[position])]
+    told = _once(messages, [p for p in positions if not is_summary(messages[p])])
     spans = cut_spans(messages, told, previous)
     segment = Segment(
         segment_id(offer.thread, offer.namespace, step.name, previous, spans),
@@ -366,6 +366,19 @@ def _leave(
     )
     segments[step.name] = segment.id
     return Leave(segment, tuple(messages[position] for position in told), step.summary_text)
+
+
+def _once(messages: Sequence[Message], positions: Sequence[int]) -> list[int]:
+    """Leave out what stands in a list twice, equal in every field and with one id."""
+    seen: dict[str, list[Message]] = {}
+    kept = []
+    for position in positions:
+        message = messages[position]
+        alike = seen.setdefault(own, []) if (own := identifier(message)) else []
+        if message not in alike:
+            kept.append(position)
+            alike.append(message)
+    return kept
 
 
 def _record(offer: Offer, when: When, steps: Sequence[Step], segments: Mapping[str, str]) -> Record:

@@ -559,7 +559,7 @@ class ReducingSaver(ForwardingSaver):
 
         What this process evicted is remembered; the archive is asked about the rest.
         """
-        archive = self._archive if offered.metadata.get("source") == "input" else None
+        archive = self._archive
         if archive is None or not parent.elsewhere:
             return
         for name, held in parent.held.items():

@@ -499,7 +499,12 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-@pytest.mark.parametrize("scene", [s for s in SCENES.values() if not s.delta], ids=lambda s: s.name)
+# `overwritten_list` holds one message twice: the transcript has it once, where it stood last.
+@pytest.mark.parametrize(
+    "scene",
+    [s for s in SCENES.values() if not s.delta and s.name != "overwritten_list"],
+    ids=lambda s: s.name,
+)
 @pytest.mark.parametrize("house", SCENE_HOUSES, indirect=True)
 def test_the_transcript_of_a_scene_is_whole(house: House, scene: Scene, name: str) -> None:
     bare = Stage(InMemorySaver(), house.door)
@@ -900,13 +905,13 @@ def test_checkpoints_that_are_stored_as_they_come_do_not_break_the_chain(
             case "switched off":
                 saver.enabled = False
             case "in the shadow":
-                saver.shadow = True
+                saver = house.saver(AT_ONCE, summary=summary, on_evict=[told], shadow=True)
             case _:
                 patch.setattr("reducing_saver._saver.propose", _fails)
         play(house, saver, config, "d", "e")
     assert ids(house.transcript(saver, config)) == house.state(config)["log"]
-    saver = another() if restarts else saver
-    saver.enabled, saver.shadow = True, False
+    saver = another() if restarts or saver.shadow else saver
+    saver.enabled = True
     play(house, saver, config, "f", "g")
     values = house.state(config)
     assert ids(house.transcript(saver, config)) == values["log"]
