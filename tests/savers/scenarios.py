@@ -720,6 +720,19 @@ def partial_join(stage: Stage) -> None:
 
 
 @scene()
+def partial_deferred_join(stage: Stage) -> None:
+    """The same with a deferred join, which stores another value."""
+    builder = stage.builder()
+    builder.add_node("left", reply)
+    builder.add_node("right", reply)
+    builder.add_node("both", lambda _: {}, defer=True)
+    builder.add_conditional_edges(START, lambda _: "left", ["left", "right"])
+    builder.add_edge(["left", "right"], "both")
+    stage.compile(builder)
+    turns(stage, *[()] * 4, **STEADY)
+
+
+@scene()
 def join_after_rounds(stage: Stage) -> None:
     """Left on one turn, right on the next: a join that is partial at rest and then completes."""
     builder = stage.builder()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.pregel._checkpoint import _mark_bumps_seen
 from langgraph.types import interrupt
 from savers.scenarios import (
     SCENES,
@@ -30,7 +32,7 @@ from services.door import Door
 from services.savers import IntMemorySaver
 
 from reducing_saver import Discard, ReducingSaver, Window, reduce_messages
-from reducing_saver._channel import at_rest
+from reducing_saver._channel import at_rest, move
 
 WINDOW = Window(("messages", 2), ("messages", 3), ("messages", 1_000))
 CAPPED = Window(("messages", 2), ("messages", 3), ("messages", 5))
@@ -200,6 +202,7 @@ LAST = {
     "a deferred join": ("deferred_join", 4),
     "a deferred node": ("deferred_node", 3),
     "one arm of a join that stays partial": ("partial_join", 4),
+    "one arm of a deferred join": ("partial_deferred_join", 4),
     "arms of a join, turn by turn": ("join_after_rounds", 5),
     "a parallel node": ("fan_out", 3),
     "a reducing node": ("map_reduce", 3),
@@ -320,6 +323,30 @@ def test_the_version_moves_only_where_a_new_list_needs_it(scene: Scene, inner: A
         if is_moved and not was_moved:
             assert at_rest(found.checkpoint)
             assert not same
+
+
+SEEN: list[dict[str, dict[str, Any]]] = [
+    {},
+    {"reply": {"messages": 3}},
+    {"reply": {"messages": 2}, "other": {"messages": 3, "branch:to:other": 3}},
+    {"__interrupt__": {"messages": 3, "__start__": 1}, "reply": {"branch:to:reply": 2}},
+    {"a": {"messages": 3}, "__snapshot_bumps__": {"a|messages": 3, "a:messages": 1}},
+    {"a": {"messages": 3}, "__snapshot_bumps__": {"a|messages": 2, "a:messages": 1}},
+    {"a": {"messages": 3}, "b": {"messages": 3}, "__snapshot_bumps__": {"b|notes": 3}},
+]
+
+
+@pytest.mark.parametrize("seen", SEEN, ids=range(len(SEEN)))
+def test_a_version_is_moved_as_langgraph_moves_it(seen: dict[str, dict[str, Any]]) -> None:
+    """It stores a snapshot of a delta channel so, which nobody takes for a write either."""
+    checkpoint: Any = {"channel_versions": {"messages": 3, "x": 1}, "versions_seen": seen}
+    before = copy.deepcopy(checkpoint)
+    moved, new = move(checkpoint, {"x": 1}, "messages", 4)
+
+    assert moved["versions_seen"] == _mark_bumps_seen(seen, {"messages": (3, 4)}, {})
+    assert moved["channel_versions"] == {"messages": 4, "x": 1}
+    assert new == {"messages": 4, "x": 1}
+    assert checkpoint == before
 
 
 @pytest.mark.parametrize("name", ["silent_last_node", "last_node_writes_elsewhere"])
