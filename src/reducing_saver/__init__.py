@@ -6,6 +6,7 @@ from ._archive import Archive, Discard, StoreArchive
 from ._errors import ConfigurationError, ReducingSaverError, ReductionError, WindowError
 from ._forwarding import ForwardingSaver, NotASaverError
 from ._hooks import Background, Eviction, RememberFacts, messages_hook
+from ._recall import recall_tool
 from ._saver import ReducingSaver
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
@@ -35,5 +36,6 @@ __all__ = [
     "WindowError",
     "__version__",
     "messages_hook",
+    "recall_tool",
     "reduce_messages",
 ]
