@@ -104,7 +104,6 @@ class Summary:
     - `place`: in the list (`"state"`), or only told to hooks (`"hooks"`).
     - `timeout`: seconds that one call may take.
     - `on_failure`: without a summary, `"keep"` what would leave, or `"evict"` it.
-    - `background=True`: make the summary beside the run; what it covers leaves one put later.
     - `token_counter`: as for a `Window`.
 
     Raises `ConfigurationError` (a `ValueError`) that names the field, the value and what is
@@ -120,7 +119,6 @@ class Summary:
     place: Literal["state", "hooks"] = "state"
     timeout: float = 60.0
     on_failure: Literal["keep", "evict"] = "keep"
-    background: bool = False
     token_counter: str | Callable[[Any], int] = "approximate"
     _count: Count = field(init=False)
     _room: int = field(init=False)
@@ -237,8 +235,6 @@ def _check(summary: Summary) -> None:
     number = type(timeout) in (int, float) and isfinite(timeout)
     if not number or not 0 < timeout <= _LONGEST_WAIT:
         raise ConfigurationError("timeout", timeout, f"seconds, up to {_LONGEST_WAIT:,}")
-    if type(summary.background) is not bool:
-        raise ConfigurationError("background", summary.background, "True or False")
 
 
 def _check_model(model: object) -> None:

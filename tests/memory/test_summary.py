@@ -1142,7 +1142,6 @@ def test_one_summary_serves_many_threads_at_once() -> None:
         ("timeout", True, "seconds"),
         ("timeout", None, "seconds"),
         ("on_failure", "raise", "evict"),
-        ("background", 1, "True or False"),
         ("token_counter", "exact", "approximate"),
     ],
 )
@@ -1177,11 +1176,8 @@ def test_the_least_input_says_what_it_must_hold() -> None:
 
 
 def test_the_settings_are_what_was_given() -> None:
-    summary = Summary(
-        _sync_function, place="hooks", on_failure="evict", background=True, timeout=5, shape="pair"
-    )
+    summary = Summary(_sync_function, place="hooks", on_failure="evict", timeout=5, shape="pair")
     assert (summary.place, summary.on_failure) == ("hooks", "evict")
-    assert summary.background is True
     assert summary.timeout == 5
     assert Summary(_sync_function).on_failure == "keep"
     with pytest.raises(AttributeError):
