@@ -385,6 +385,7 @@ class _Decision:
         self._evict_turns()
         if self._kept(self.window.cap.measure) > self.bound:
             self._split_current_turn()
+        self._let_older_summaries_go()
         default = Reason.CURRENT
         chosen = (self.goes.get(i) or self.stays.get(i) for i in range(len(self.units)))
         return tuple(reason or default for reason in chosen)
@@ -481,6 +482,14 @@ class _Decision:
                 self.goes[i] = Reason.ABOVE_CAP
             elif i not in self.goes:
                 headed = headed or self.stays.get(i) is not Reason.LEADING
+
+    def _let_older_summaries_go(self) -> None:
+        """Let the summary at the head go where the cut has left a newer one right behind it."""
+        head = [i for i, reason in self.stays.items() if reason is Reason.SUMMARY]
+        kept = (i for i, unit in enumerate(self.units) if i not in self.goes and unit.turn >= 0)
+        following = next(kept, None)
+        if head and following is not None and self.units[following].kind is Kind.SUMMARY:
+            self.goes.update(dict.fromkeys(head, Reason.OLDER))
 
     def _kept(self, measure: Measure) -> int:
         kept = (unit for i, unit in enumerate(self.units) if i not in self.goes)
