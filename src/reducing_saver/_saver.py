@@ -550,7 +550,18 @@ class ReducingSaver(ForwardingSaver):
         versions = versions_of(offered.checkpoint, self._setting.places)
         if offered.metadata.get("source") != "fork" or parent.versions == versions:
             return parent
-        return self._lineage.find_alike(key_of(config), versions) or parent
+        alike = self._lineage.find_alike(key_of(config), versions)
+        # Plain numbers as versions repeat on another line, which may have evicted what is here.
+        if alike is None or self._holds_evicted(offered.checkpoint, alike):
+            return parent
+        return alike
+
+    def _holds_evicted(self, checkpoint: Checkpoint, trace: Trace) -> bool:
+        for name, line in trace.evicted.items():
+            messages = read(checkpoint, self._setting.places[name])
+            if isinstance(messages, builtins.list) and line.without(messages) is not messages:
+                return True
+        return False
 
     def _resent(
         self, offered: Reduction, parent: Trace
