@@ -929,7 +929,7 @@ def test_p40_a_copied_fork_has_its_own_past(inner: Saver, door: Door) -> None:
 
     def make(*stops: str) -> Any:
         builder = chain(MessagesState, more, silent)
-        return builder.compile(checkpointer=saver, interrupt_before=stops)
+        return builder.compile(checkpointer=saver, interrupt_before=[*stops])
 
     whole, waiting = make(), make("silent")
     door.invoke(whole, ask(0), at())
