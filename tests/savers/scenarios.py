@@ -303,13 +303,17 @@ def namespace(found: CheckpointTuple) -> str:
 
 
 class Scene(NamedTuple):
-    """Hold a script, where its graph keeps messages, and whether a node gets the whole list."""
+    """Hold a script, where its graph keeps messages, and what is special about it.
+
+    Without `ids` a message is known as the object it is, and only while a run goes on.
+    """
 
     name: str
     run: Callable[[Stage], None]
     channels: tuple[str, ...] = ("messages",)
     resumes: bool = False
     delta: bool = False
+    ids: bool = True
 
 
 def play(
@@ -1161,7 +1165,7 @@ class Dicts(TypedDict):
     messages: Annotated[list[dict[str, str]], operator.add]
 
 
-@scene()
+@scene(ids=False)
 def dicts_without_ids(stage: Stage) -> None:
     def answer(state: Any) -> Any:
         last = state["messages"][-1]["content"]
@@ -1169,6 +1173,20 @@ def dicts_without_ids(stage: Stage) -> None:
 
     stage.compile(stage.builder(Dicts).chain(("answer", answer), ("end", lambda _: {})))
     for i in range(5):
+        stage.invoke({"messages": [{"role": "user", "content": f"t{i}"}]})
+
+
+@scene(ids=False)
+def dicts_in_a_long_run(stage: Stage) -> None:
+    def answer(i: int) -> Any:
+        def run(state: Any) -> Any:
+            last = state["messages"][-1]["content"].rpartition(" ")[2]
+            return {"messages": [{"role": "assistant", "content": f"step {i} of {last}"}]}
+
+        return run
+
+    stage.compile(stage.builder(Dicts).chain(*((f"n{i}", answer(i)) for i in range(9))))
+    for i in range(3):
         stage.invoke({"messages": [{"role": "user", "content": f"t{i}"}]})
 
 

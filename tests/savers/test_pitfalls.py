@@ -99,6 +99,7 @@ P38 test_c55_a_sync_call_on_the_loop_of_an_async_saver
     test_c55_the_async_door_of_a_sync_saver
 P39 test_listing_does_not_deadlock
 P40 test_p40_two_processes_on_one_thread
+    test_p40_a_copied_fork_has_its_own_past
     test_two_runs_forked_from_one_checkpoint
 P41 test_sent_state_is_bounded
     test_llm_input_messages
@@ -913,6 +914,35 @@ def test_p40_two_processes_on_one_thread(make_inner: Any, door: Door) -> None:
         for messages in history:
             line = {int(name[1:]) // 10 for name in messages} - {0}
             assert len(line) <= 1, "two lines in one list"
+
+
+def test_p40_a_copied_fork_has_its_own_past(inner: Saver, door: Door) -> None:
+    """Two lines from one checkpoint; where versions are numbers they have the same ones."""
+    window = Window(("messages", 2), ("messages", 2), ("messages", 4))
+
+    saver = wrap(inner, window)
+
+    def more(state: Any) -> Any:
+        last = state["messages"][-1].id
+        count = 5 if last == "h2" else 1
+        return {"messages": [AIMessage(f"{i}", id=f"{last}.{i}") for i in range(count)]}
+
+    def make(*stops: str) -> Any:
+        builder = chain(MessagesState, more, silent)
+        return builder.compile(checkpointer=saver, interrupt_before=[*stops])
+
+    whole, waiting = make(), make("silent")
+    door.invoke(whole, ask(0), at())
+    rest = door.get_state(whole, at()).config
+    door.invoke(waiting, ask(1), rest)
+    within = door.get_state(waiting, at())
+    door.invoke(waiting, ask(2), rest)
+    above = door.get_state(waiting, at())
+    assert ids(within.values["messages"]) == ["h0", "h0.0", "h1", "h1.0"]
+    assert "h0" not in ids(above.values["messages"]), "its line has evicted the turn before"
+    copied = door.update_state(waiting, within.config, None, as_node="__copy__")
+    state = door.get_state(waiting, copied)
+    assert ids(state.values["messages"]) == ids(within.values["messages"])
 
 
 # How threads grow

@@ -202,7 +202,7 @@ def test_shadow_counts_what_would_leave(scene: Scene, window: Window) -> None:
     # Messages without ids are new objects in each run, which in shadow holds them all again.
     alike = window is WINDOW or not any(map(namespace, record.stored))
     # And no version moves there, so that a copy is not told from the checkpoint before it.
-    if alike and scene.name not in ("dicts_without_ids", "copied_checkpoint"):
+    if alike and scene.ids and scene.name != "copied_checkpoint":
         assert shadow.stats().total.would_evict == real.stats().total.evicted
         assert shadow.stats().total.reductions == real.stats().total.reductions
     assert shadow.stats().total.would_evict >= real.stats().total.evicted
@@ -685,9 +685,10 @@ def test_a_deleted_thread_is_forgotten(inner: Any, door: Any) -> None:
     door.delete_thread(saver, "t")
     assert door.get_tuple(inner, first.config) is None
 
+    late = first.put(messages[:3])  # of a run that was going on
     again = Line(saver, door)
-    found = again.put(messages[:3])
-    assert brief(read(found) or ()) == brief(messages[:3])
+    for found in (late, again.put(messages[:3])):
+        assert brief(read(found) or ()) == brief(messages[:3])
     assert saver.stats().total.repeated == 0
 
 
@@ -724,6 +725,8 @@ def test_who_remembers_nothing_stores_the_same_lists(scene: Scene, window: Windo
     assert record.ran == bare.ran
     full, part = loose(bare, scene.channels), loose(record, scene.channels)
     assert [*differences(full, part)] == []
+    if not scene.ids and window is CAPPED:  # what was evicted is offered again, and looked at again
+        return
     for channel in scene.channels:
         lists = [
             [[*map(key, read(found, channel) or ())] for found in each.stored]
