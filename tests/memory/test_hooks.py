@@ -30,6 +30,7 @@ from memory.houses import (
     talk,
     thread_config,
 )
+from savers.scenarios import SCENES, Stage
 from services.door import within
 
 from reducing_saver import (
@@ -451,6 +452,32 @@ def test_a_message_that_comes_back_as_it_was_is_not_told_again(house: House) -> 
     house.door.invoke(graph, {"messages": [HumanMessage("a 0", id="h.a")]}, config)
     play(house, saver, config, "d", "e")
     assert Counter(told.ids)["h.a"] == 1
+
+
+class SlowTold(AsyncTold):
+    """An async hook that takes a while, so that others are at work meanwhile."""
+
+    async def __call__(self, eviction: Eviction) -> None:  # type: ignore[override]
+        await asyncio.sleep(0.02)
+        await super().__call__(eviction)
+
+
+@pytest.mark.parametrize("make", [SlowTold, lambda: Background(SlowTold(), workers=4)])
+def test_a_message_in_two_namespaces_is_told_once(house: House, make: Any) -> None:
+    """A graph and its subgraph with a memory hold the same messages, and store side by side."""
+    hook = make()
+    told = hook.hook if isinstance(hook, Background) else hook
+    saver = house.saver(Window(("messages", 2), ("messages", 3), ("messages", 5)), on_evict=[hook])
+    stage = Stage(saver, house.door)
+    SCENES["subgraph_with_memory"].run(stage)
+    close(house, saver)
+    house.door.call(house.saver(on_evict=[told]), "deliver")
+
+    mine = [event for event in told.events if event.thread == stage.thread]
+    assert {event.namespace for event in mine} <= {"", "child"}
+    counts = Counter(m.id for event in mine for m in event.messages)
+    assert len(counts) >= 8
+    assert max(counts.values()) == 1
 
 
 # Without an archive
