@@ -176,6 +176,7 @@ class Reduction:
         }
         trace = self.trace and replace(
             self.trace,
+            recorded=untouched.trace.recorded if untouched.trace else None,
             segments=untouched.trace.segments if untouched.trace else {},
             versions=versions_of(untouched.checkpoint, setting.places),
             interrupts_seen=interrupts_seen(untouched.checkpoint),
