@@ -275,6 +275,25 @@ def test_update_state(inner: Saver, door: Door, reader: str) -> None:
     each(KINDS, check)
 
 
+@SOME
+@pytest.mark.parametrize("reader", ["the same saver", "another process"])
+def test_a_copy_of_what_was_put_back(inner: Saver, door: Door, reader: str) -> None:
+    """The parent of a `__copy__` fork is its grandparent, which had evicted what is there again."""
+
+    def check(kind: str) -> None:
+        first = wrap(inner)
+        scene = Scene(first, kind)
+        interrupted(scene, door, kind)
+        door.invoke(scene.graph, Command(resume="yes"), config(kind))
+        later = Scene(READERS[reader](first), kind)
+        for state in door.get_state_history(later.graph, config(kind))[:3]:
+            forked = door.update_state(later.graph, state.config, None, as_node="__copy__")
+            stored = door.get_tuple(inner, forked).checkpoint["channel_values"]["messages"]
+            assert ids(stored) == ids(state.values["messages"])
+
+    each(KINDS, check)
+
+
 @pytest.mark.parametrize("backend", ["memory-sync", "aiosqlite-async"], indirect=True)
 def test_in_a_subgraph(inner: Saver, door: Door) -> None:
     """A subgraph's call has its own checkpoints, records and pending writes."""
