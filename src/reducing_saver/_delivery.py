@@ -62,7 +62,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._looked: OrderedDict[str, None] = OrderedDict()
         self._failed: dict[str, dict[str, Segment]] = {}
-        self._running: dict[str, set[str]] = {}
+        self._running: dict[str, dict[str, frozenset[str]]] = {}
 
     def looked(self, thread: str) -> bool:
         """Tell whether the archive was asked about this thread in this process."""
@@ -82,15 +82,23 @@ class Ledger:
             return list(self._failed.pop(thread, {}).values())
 
     def start(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return those that are not with a hook at this moment, oldest first, and note them."""
+        """Return those that may go to the hooks now, oldest first, and note them.
+
+        One with a message that is with a hook at this moment, from another namespace say, waits
+        for the thread's next put: only then is it known whether it was told.
+        """
         fresh: list[Segment] = []
         with self._lock:
-            for segment in segments:
-                running = self._running.setdefault(segment.thread, set())
-                if segment.id not in running:
-                    running.add(segment.id)
-                    fresh.append(segment)
-        return sorted(fresh, key=lambda segment: segment.checkpoint)
+            for segment in sorted(segments, key=lambda segment: segment.checkpoint):
+                running = self._running.setdefault(segment.thread, {})
+                if segment.id in running:
+                    continue
+                if any(_whos(segment) & told for told in running.values()):
+                    self._failed.setdefault(segment.thread, {})[segment.id] = segment
+                    continue
+                running[segment.id] = _whos(segment)
+                fresh.append(segment)
+        return fresh
 
     def runs(self, segment: Segment) -> bool:
         """Tell whether a segment is with its hooks, and its thread was not deleted meanwhile."""
@@ -100,10 +108,9 @@ class Ledger:
     def finish(self, segment: Segment, *, failed: bool) -> None:
         """Note that the hooks are done with a segment."""
         with self._lock:
-            running = self._running.get(segment.thread, set())
-            if segment.id not in running:
+            running = self._running.get(segment.thread, {})
+            if running.pop(segment.id, None) is None:
                 return
-            running.discard(segment.id)
             if not running:
                 del self._running[segment.thread]
             if failed:
@@ -115,6 +122,10 @@ class Ledger:
             self._looked.pop(thread, None)
             self._failed.pop(thread, None)
             self._running.pop(thread, None)
+
+
+def _whos(segment: Segment) -> frozenset[str]:
+    return frozenset(key.partition(".")[0] for key in segment.keys)
 
 
 class Delivery:
