@@ -275,8 +275,8 @@ class Interleaved:
         state = self.graph.get_state(self.config)
         if not state.values.get("messages"):
             return
-        # Else it comes to rest now, and may be above the mark. Known, and open: after a copy one more
-        # eviction may follow from an equal put.
+        # Else it comes to rest now, and may be above the mark. Known, and open: after a copy one
+        # more eviction may follow from an equal put.
         settled = not state.next and not self.copied
         for _ in range(times):
             calls = len(self.listing.calls)
