@@ -57,7 +57,7 @@ def stores() -> Iterator[Sequence[Store]]:
         found = [Store("SQLite", _open_sqlite, _size_of_sqlite)]
         try:
             dsn = stack.enter_context(postgres.server())
-        except postgres.Unavailable as reason:
+        except postgres.UnavailableError as reason:
             progress(f"without Postgres: {reason}")
         else:
             found.append(Store("Postgres", lambda: _open_postgres(dsn), _size_of_postgres))
