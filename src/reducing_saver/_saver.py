@@ -548,20 +548,19 @@ class ReducingSaver(ForwardingSaver):
     def _alike(self, config: RunnableConfig, offered: Reduction, parent: Trace) -> Trace:
         """Return the trace of what a fork is a copy of: its parent is the one before."""
         versions = versions_of(offered.checkpoint, self._setting.places)
-        if offered.metadata.get("source") != "fork" or parent.versions == versions:
+        if offered.metadata.get("source") != "fork":
             return parent
-        alike = self._lineage.find_alike(key_of(config), versions)
-        # Plain numbers as versions repeat on another line, which may have evicted what is here.
-        if alike is None or self._holds_evicted(offered.checkpoint, alike):
-            return parent
-        return alike
-
-    def _holds_evicted(self, checkpoint: Checkpoint, trace: Trace) -> bool:
-        for name, line in trace.evicted.items():
-            messages = read(checkpoint, self._setting.places[name])
-            if isinstance(messages, builtins.list) and line.without(messages) is not messages:
-                return True
-        return False
+        alike = parent
+        if parent.versions != versions:
+            alike = self._lineage.find_alike(key_of(config), versions) or parent
+        evicted = dict(alike.evicted)
+        for name, line in alike.evicted.items():
+            messages = read(offered.checkpoint, self._setting.places[name])
+            if isinstance(messages, builtins.list):
+                # What the copied checkpoint holds was stored, whatever a line says of its id.
+                here = {identifier(m) or id(m) for m in messages if m in line}
+                evicted[name] = line.minus(here) if here else line
+        return replace(alike, evicted=evicted)
 
     def _resent(
         self, offered: Reduction, parent: Trace
