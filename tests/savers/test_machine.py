@@ -11,7 +11,7 @@ Long, and on Postgres as well:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,8 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph.message import add_messages
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
+from langgraph.types import Overwrite
 from services.door import AsyncDoor, Door
 from services.savers import IntMemorySaver
 
@@ -126,7 +127,10 @@ class Loop:
 
 @dataclass
 class Stored:
-    """What is known of a checkpoint; `evicted` is what its line has evicted up to it, by side."""
+    """What is known of a checkpoint; `evicted` is what its line has evicted up to it, by side.
+
+    `on_purpose` are messages that a pending write keeps, evicted or not.
+    """
 
     thread: str
     parent: str | None
@@ -134,6 +138,7 @@ class Stored:
     moved: bool
     evicted: dict[str, set[str]]
     pending: list[tuple[str, list[Any]]] = field(default_factory=list)
+    on_purpose: set[str] = field(default_factory=set)
 
 
 def at(thread: str, checkpoint: str | None = None) -> Any:
@@ -270,6 +275,7 @@ class Machine(RuleBasedStateMachine):
         source: str = "loop",
         ahead: list[Any] | None = None,
         resumed: bool = False,
+        on_purpose: Set[str] = frozenset(),
     ) -> str:
         name = self.new_id()
         thread = loops[0].config["configurable"]["thread_id"]
@@ -285,6 +291,7 @@ class Machine(RuleBasedStateMachine):
         for loop in loops:
             loop.put(name, waits, updated=updated, source=source)
         before = self.known[parent].evicted if parent else {}
+        before = {side: names - on_purpose for side, names in before.items()}
         self.known[name] = Stored(thread, parent, rest, not silent, {}, pending)
         self.look_at(name, before)
         for loop in loops[1:]:
@@ -395,16 +402,49 @@ class Machine(RuleBasedStateMachine):
         _, name = run
         if name not in self.known:
             return run
+        loops = self.from_store(name)
+        self.change(loops, ops)
+        on_purpose = self.known[name].on_purpose
+        return [loops, self.put(loops, parent=name, resumed=True, on_purpose=on_purpose)]
+
+    def from_store(self, name: str) -> list[Loop]:
+        """Give runs that go on from a checkpoint and its pending writes, as LangGraph resumes."""
         thread = self.known[name].thread
         loops = self.loops(thread, name)
         for loop in loops:
-            found = loop.side.load(loop.saver, thread, name)
-            loop.live = folded(found)
-            versions = {**loop.checkpoint["channel_versions"]}
-            seen = {**loop.checkpoint["versions_seen"], "__interrupt__": versions}
+            loop.live = folded(loop.side.load(loop.saver, thread, name))
+            seen = {"__interrupt__": {**loop.checkpoint["channel_versions"]}}
+            seen = {**loop.checkpoint["versions_seen"], **seen}
             loop.checkpoint = {**loop.checkpoint, "versions_seen": seen}
-        self.change(loops, ops)
-        return [loops, self.put(loops, parent=name, resumed=True)]
+        return loops
+
+    @precondition(lambda self: self.removes)
+    @rule(
+        target=runs,
+        run=consumes(runs),
+        remove_all=st.booleans(),
+        crash=st.booleans(),
+        picks=st.sets(st.integers(0, 40), max_size=4),
+    )
+    def replace(self, run: Any, remove_all: bool, crash: bool, picks: set[int]) -> Any:
+        """A task replaces the list; messages of it that the store has evicted are meant to stay."""
+        loops, name = run
+        if name not in self.known or self.known[name].pending:
+            return run  # a removal of what is not in the new list is an error, bare too
+        live = loops[1].live
+        chosen = [live[i] for i in sorted({pick % len(live) for pick in picks})]
+        value: Any = [*chosen, self.ai()]
+        whole = [RemoveMessage(REMOVE_ALL_MESSAGES), *value] if remove_all else Overwrite(value)
+        for loop in loops:
+            loop.write(name, f"replaces-{name}", [("messages", whole)])
+        self.known[name].on_purpose = {*ids(value)}
+        if crash:
+            loops = self.from_store(name)
+        else:
+            for loop in loops:
+                loop.live = value
+        after = self.put(loops, parent=name, resumed=crash, on_purpose={*ids(value)})
+        return [loops, after]
 
     @precondition(lambda self: self.known)
     @rule(back=st.integers(0, 30))
@@ -540,7 +580,7 @@ class Machine(RuleBasedStateMachine):
                 own = folded(found)
                 assert is_part(shown(own), shown(result)), (shown(own), shown(result))
                 came_back = stored.evicted.get(side.name, set()).intersection(ids(own))
-                assert not came_back
+                assert not came_back - stored.on_purpose
 
 
 def messages_in(writes: list[Any]) -> Iterator[Any]:
@@ -553,6 +593,8 @@ def folded(found: Any) -> list[Any]:
     """Apply pending writes as LangGraph does."""
     messages = [*held(found)]
     for _, channel, value in found.pending_writes or ():
+        if channel == "messages" and isinstance(value, Overwrite):
+            return [*value.value]
         if channel == "messages":
             messages = add_messages(messages, value)
     return messages
