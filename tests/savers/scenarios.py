@@ -971,7 +971,7 @@ def three_agents(stage: Stage) -> None:
     builder.add_edge("research said", "write")
     builder.add_edge("write said", "review")
     stage.compile(builder)
-    turns(stage, (1,), (2,), ())
+    turns(stage, (1,), (2,))
 
 
 def _saying(name: str) -> Any:
