@@ -68,7 +68,9 @@ def call(name: str) -> Any:
 class Scene:
     """A graph on a saver, and how often its nodes ran."""
 
-    def __init__(self, saver: Saver, kind: str, *, nested: bool = False) -> None:
+    def __init__(
+        self, saver: Saver, kind: str, *, nested: bool = False, stops: tuple[str, ...] = ()
+    ) -> None:
         self.ran: list[str] = []
         builder = StateGraph(State)
         builder.add_node("work", self.work)
@@ -83,7 +85,7 @@ class Scene:
             builder = StateGraph(State)
             builder.add_node("child", child)
             builder.add_edge(START, "child")
-        self.graph = builder.compile(checkpointer=saver)
+        self.graph = builder.compile(checkpointer=saver, interrupt_before=[*stops])
 
     def work(self, state: State) -> Any:
         turn = state["messages"][-1].id[1:]
@@ -271,6 +273,28 @@ def test_update_state(inner: Saver, door: Door, reader: str) -> None:
             kept = door.get_state(later.graph, config(thread)).values["messages"]
             applied = kind if node == END else "nothing old"
             assert shown(kept) == expected(whole, applied)
+
+    each(KINDS, check)
+
+
+@SOME
+@pytest.mark.parametrize("reader", ["the same saver", "another process"])
+def test_what_was_put_back_stays_for_the_next_process(
+    inner: Saver, door: Door, bare: dict[str, dict[str, Any]], reader: str
+) -> None:
+    """The run's record says "evicted" of it; the checkpoint holds it again."""
+
+    def check(kind: str) -> None:
+        first = wrap(inner)
+        scene = Scene(first, kind, stops=("last",))
+        interrupted(scene, door, kind)
+        door.invoke(scene.graph, Command(resume="yes"), config(kind))
+        later = Scene(READERS[reader](first), kind)
+        assert door.get_state(later.graph, config(kind)).next == ("last",)
+        result = door.invoke(later.graph, None, config(kind))
+        assert shown(result["messages"]) == expected(bare[kind]["rests"].values["messages"], kind)
+        stored = door.get_tuple(inner, config(kind)).checkpoint["channel_values"]["messages"]
+        assert shown(stored) == shown(result["messages"])
 
     each(KINDS, check)
 
