@@ -190,8 +190,10 @@ def test_killed_and_gone_on(
     killing.close()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-@pytest.mark.parametrize(("scene", "door"), [("nested", "sync"), ("nested_with_memory", "async")])
+@pytest.mark.parametrize(
+    ("scene", "kind", "door"),
+    [("nested", "sqlite", "sync"), ("nested_with_memory", "postgres", "async")],
+)
 def test_killed_between_a_subgraph_s_rest_and_its_parent_s_write(
     server: Server, stores: Callable[[str], str], scene: str, kind: str, door: str
 ) -> None:

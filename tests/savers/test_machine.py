@@ -631,7 +631,7 @@ def test_random_lives() -> None:
     run_state_machine_as_test(
         machine(few_sides),
         settings=settings(
-            max_examples=40,
+            max_examples=30,
             stateful_step_count=25,
             derandomize=True,
             database=None,

@@ -193,6 +193,7 @@ def chat(saver: Any, state: Any = MessagesState) -> Any:
 # Calls of a saver
 
 
+@SOME
 def test_p01_a_list_without_a_new_version_is_reduced_at_rest(inner: Saver, door: Door) -> None:
     """SQLite stores the whole state on every put, whatever `new_versions` says."""
     saver = wrap(inner)
@@ -214,6 +215,7 @@ def test_p01_a_list_without_a_new_version_is_reduced_at_rest(inner: Saver, door:
     assert len(messages) == 8
 
 
+@SOME
 def test_p02_nothing_is_decided_twice(inner: Saver, door: Door) -> None:
     """The same list under the same version is the same again, also when it is put reduced."""
     saver = wrap(inner)
@@ -261,6 +263,7 @@ def test_p03_writes_that_come_before_their_checkpoint(kind: str, fresh: bool) ->
     assert problems(result) == ()
 
 
+@SOME
 def test_p04_one_eviction_a_turn(inner: Saver, door: Door) -> None:
     """Puts are per super-step: what a put may do costly, it does at most once per rest."""
     saver = wrap(inner)
@@ -286,6 +289,7 @@ class Added(TypedDict):
     messages: Annotated[list[Any], operator.add]
 
 
+@SOME
 def test_p05_messages_without_ids_and_dicts(inner: Saver, door: Door) -> None:
     """Never key on an id being there; who has none is new."""
 
@@ -712,7 +716,8 @@ def test_p26_runs_show_the_whole_list_and_states_the_stored_one(inner: Saver, do
     assert ids(door.get_state(graph, at()).values["messages"]) == ["h3", "a3"]
 
 
-@pytest.mark.parametrize("kind", ["remove", "edit a result", "whole list"])
+@SOME
+@pytest.mark.parametrize("kind", ["edit a result", "whole list"])
 @pytest.mark.parametrize("fresh", [False, True])
 def test_p27_what_is_listed_is_what_is_loaded(
     inner: Saver, door: Door, kind: str, fresh: bool
