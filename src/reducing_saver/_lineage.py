@@ -138,6 +138,7 @@ class Trace:
     - `evicted` by channel.
     - `recorded`: the id of the run's newest checkpoint that carries a record of evictions.
     - `unread`: the id of such a checkpoint that another process stored and nobody has read yet.
+    - `back`: digests of what a loaded checkpoint holds, whatever such a record says of it.
     - `segments`: the ids of the newest archived segments of the line, by channel.
     - `versions`: of the channels that hold lists; a copy of the checkpoint has the same.
     - `elsewhere`: another process may have evicted messages that only the archive knows.
@@ -152,6 +153,7 @@ class Trace:
     evicted: Mapping[str, Evicted] = field(default_factory=dict)
     recorded: str | None = None
     unread: str | None = None
+    back: Mapping[str, frozenset[str]] = field(default_factory=dict)
     segments: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, object] = field(default_factory=dict)
     elsewhere: bool = False
@@ -170,7 +172,8 @@ class Trace:
         """Return this trace with what a record says, and what is to be read next."""
         evicted = dict(self.evicted)
         for name, digests in record.evicted.items():
-            evicted[name] = evicted.get(name, NOTHING).known_by(digests)
+            gone = digests.difference(self.back.get(name, ()))
+            evicted[name] = evicted.get(name, NOTHING).known_by(gone)
         return replace(self, evicted=evicted, unread=record.before)
 
 

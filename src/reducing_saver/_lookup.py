@@ -12,7 +12,7 @@ from ._archive import Archive
 from ._channel import interrupts_seen, read
 from ._delta import Reducer, fold, needs_folding, snapshotted
 from ._lineage import CheckpointKey, Lineage, Trace
-from ._record import Record
+from ._record import Record, digests
 from ._reduction import Setting, ids, versions_of
 from ._segment import entry_key
 from .engine.messages import Message, identifier
@@ -48,15 +48,20 @@ def traced(found: CheckpointTuple | None, setting: Setting) -> Trace:
     """Return what a stored checkpoint says of itself."""
     if found is None:
         return Trace()
+    record = Record.read(found.metadata)
     held: dict[str, frozenset[str]] = {}
-    for name, place in setting.places.items() if setting.archives_removed else ():
+    back: dict[str, frozenset[str]] = {}
+    for name, place in setting.places.items():
         messages = read(found.checkpoint, place)
         if isinstance(messages, list):
-            held[name] = ids(messages)
-    record = Record.read(found.metadata)
+            if setting.archives_removed:
+                held[name] = ids(messages)
+            if record.before:
+                back[name] = digests(messages)
     own = found.checkpoint["id"] if record.evicted else record.before
     trace = Trace(
         recorded=own,
+        back=back,
         segments=record.segments,
         versions=versions_of(found.checkpoint, setting.places),
         elsewhere=bool(record.segments),

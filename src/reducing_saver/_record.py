@@ -78,8 +78,8 @@ def referred(message: Message) -> list[str]:
     return found
 
 
-def digests(gone: Iterable[Message], kept: Iterable[Message]) -> frozenset[str]:
-    """Return digests of the names that left with these messages and that no kept one has."""
+def digests(gone: Iterable[Message], kept: Iterable[Message] = ()) -> frozenset[str]:
+    """Return digests of the names of these messages that no kept one has."""
     left = {name for message in gone for name in names(message)}
     left.difference_update(name for message in kept for name in names(message))
     return frozenset(map(digest, left))

@@ -26,7 +26,16 @@ from langchain_core.messages import (
     message_to_dict,
 )
 
-from reducing_saver.engine import Kind, Unit, Window, plan, problems, reduce_messages, split
+from reducing_saver.engine import (
+    Kind,
+    Unit,
+    When,
+    Window,
+    plan,
+    problems,
+    reduce_messages,
+    split,
+)
 
 FORMS = pytest.mark.parametrize("form", list(Form))
 
@@ -467,6 +476,19 @@ def test_of_several_summaries_the_newest_is_the_summary() -> None:
     assert [unit.turn for unit in units].count(-1) == 2
     left = reduce_messages(write("sys S S H A H A"), Window(("turns", 1), ("turns", 1))).messages
     assert len(left) == 4
+
+
+@pytest.mark.parametrize("text", ["S S A", "sys S S A A A", "S S S A", "S S H A", "S S A(a) T(a)"])
+@pytest.mark.parametrize("cap", [1, 2, 8])
+@pytest.mark.parametrize("when", list(When))
+def test_the_newest_summary_never_leaves(text: str, cap: int, when: When) -> None:
+    """It stands for all that left before; an older one may go, with or without a human message."""
+    messages = write(text)
+    window = Window(("messages", 1), ("messages", 1), ("messages", cap))
+    newest = [message for word, message in zip(text.split(), messages, strict=True) if word == "S"]
+    left = reduce_messages(messages, window, when=when).messages
+    assert newest[-1] in left
+    assert reduce_messages(left, window, when=when).messages is left
 
 
 def test_a_summary_further_down_is_an_ordinary_unit() -> None:

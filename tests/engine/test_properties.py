@@ -334,6 +334,7 @@ def _from_first_human(said: list[Spec]) -> list[Spec]:
 @_examples()
 @given(cases())
 @example(Case(write("S A S"), Window(("messages", 1), ("messages", 1), ("messages", 1)), When.REST))
+@example(Case(write("S S A"), Window(("messages", 1), ("messages", 2)), When.REST))
 def test_e4_reducing_twice_is_reducing_once(case: Case) -> None:
     """E4: reduce(reduce(x)) is reduce(x), the same list object."""
     once = _reduce(case)
@@ -409,6 +410,7 @@ def test_e4_a_list_handed_out_is_nobody_elses(case: Case) -> None:
 
 @_examples()
 @given(cases())
+@example(Case(write("S S A"), Window(("messages", 1), ("messages", 2)), When.REST))
 def test_e5_leading_systems_pins_and_the_last_message_stay(case: Case) -> None:
     """E5: leading systems, pins with the human of their turn and the last message never leave."""
     decided = plan(case.messages, case.window, when=case.when)
