@@ -486,8 +486,8 @@ class _Decision:
     def _let_older_summaries_go(self) -> None:
         """Let the summary at the head go where the cut has left a newer one right behind it."""
         head = [i for i, reason in self.stays.items() if reason is Reason.SUMMARY]
-        kept = (i for i, unit in enumerate(self.units) if i not in self.goes and unit.turn >= 0)
-        following = next(kept, None)
+        behind = range(max(head, default=0) + 1, len(self.units))
+        following = next((i for i in behind if i not in self.goes), None)
         if head and following is not None and self.units[following].kind is Kind.SUMMARY:
             self.goes.update(dict.fromkeys(head, Reason.OLDER))
 
