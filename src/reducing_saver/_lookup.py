@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from langchain_core.runnables import RunnableConfig
@@ -13,7 +14,7 @@ from ._channel import interrupts_seen, read
 from ._delta import Reducer, fold, needs_folding, snapshotted
 from ._lineage import CheckpointKey, Lineage, Trace
 from ._record import Record, digests
-from ._reduction import Setting, ids, versions_of
+from ._reduction import Reduction, Setting, ids, lacks, versions_of
 from ._segment import entry_key
 from .engine.messages import Message, identifier
 
@@ -49,23 +50,15 @@ def traced(found: CheckpointTuple | None, setting: Setting) -> Trace:
     if found is None:
         return Trace()
     record = Record.read(found.metadata)
-    held: dict[str, frozenset[str]] = {}
-    back: dict[str, frozenset[str]] = {}
-    for name, place in setting.places.items():
-        messages = read(found.checkpoint, place)
-        if isinstance(messages, list):
-            if setting.archives_removed:
-                held[name] = ids(messages)
-            if record.before:
-                back[name] = digests(messages)
+    lists = lists_of(found, setting)
     own = found.checkpoint["id"] if record.evicted else record.before
     trace = Trace(
         recorded=own,
-        back=back,
+        back={n: digests(m) for n, m in lists.items()} if record.before else {},
         segments=record.segments,
         versions=versions_of(found.checkpoint, setting.places),
         elsewhere=bool(record.segments),
-        held=held,
+        held={n: ids(m) for n, m in lists.items()} if setting.archives_removed else {},
         interrupts_seen=interrupts_seen(found.checkpoint),
     )
     return trace.reading(record)
@@ -161,3 +154,58 @@ def _record(found: CheckpointTuple | None) -> Record:
 
 def _at(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
     return {**config, "configurable": {**config["configurable"], "checkpoint_id": checkpoint_id}}
+
+
+def alike(
+    lineage: Lineage, key: CheckpointKey, offered: Reduction, parent: Trace, setting: Setting
+) -> Trace:
+    """Return the trace of what a fork is a copy of: its parent is the one before."""
+    if offered.metadata.get("source") != "fork":
+        return parent
+    versions = versions_of(offered.checkpoint, setting.places)
+    copied = parent
+    if parent.versions != versions:
+        copied = lineage.find_alike(key, versions) or parent
+    evicted = dict(copied.evicted)
+    for name, line in copied.evicted.items():
+        messages = read(offered.checkpoint, setting.places[name])
+        if isinstance(messages, list):
+            # What the copied checkpoint holds was stored, whatever a line says of its id.
+            here = {identifier(m) or id(m) for m in messages if m in line}
+            evicted[name] = line.minus(here) if here else line
+    return replace(copied, evicted=evicted)
+
+
+def resent(
+    offered: Reduction, parent: Trace, setting: Setting
+) -> Iterator[tuple[str, list[Message], str | None]]:
+    """Yield lists of several new messages that a client may have sent again, by channel.
+
+    What this process evicted is remembered; the archive is to be asked about the rest, along the
+    line of the segment that comes with them.
+    """
+    for name, held in parent.held.items() if parent.elsewhere else ():
+        messages = read(offered.checkpoint, setting.places[name])
+        if isinstance(messages, list):
+            new = [message for message in messages if identifier(message) not in held]
+            if len(new) > 1:
+                yield name, new, parent.segments.get(name)
+
+
+def misses(offered: Reduction, parent: Trace, setting: Setting) -> bool:
+    """Tell whether a list lacks messages that the parent holds: the graph removed them."""
+    for name, held in parent.held.items():
+        messages = read(offered.checkpoint, setting.places[name])
+        if isinstance(messages, list) and lacks(messages, held):
+            return True
+    return False
+
+
+def lists_of(found: CheckpointTuple | None, setting: Setting) -> dict[str, list[Message]]:
+    """Return the message lists of a stored checkpoint, by name."""
+    lists = {}
+    for name, place in setting.places.items():
+        messages = read(found.checkpoint, place) if found else None
+        if isinstance(messages, list):
+            lists[name] = messages
+    return lists

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import logging
-import traceback
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +17,17 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
 )
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from ._archive import Archive, Discard, Entry
+from ._arguments import (
+    check_archive,
+    check_hooks,
+    check_reducer,
+    check_summary,
+    check_window,
+    flag,
+    names,
+)
 from ._channel import Place, at_rest, read
 from ._copies import bound_writes
 from ._delivery import Delivery, newest_segment, pack
@@ -34,56 +40,32 @@ from ._lookup import (
     afind_archived,
     afind_trace,
     afold_lists,
+    alike,
     find_archived,
     find_trace,
     fold_lists,
     key_of,
+    lists_of,
+    misses,
+    resent,
     traced,
 )
+from ._notices import Notices, where
 from ._pending import clean, concerns, new_among, readmitted
-from ._reduction import Offer, Reduction, Setting, carried, lacks, propose, settle, versions_of
+from ._reduction import Offer, Reduction, Setting, carried, propose, settle
 from ._roll import asummarise, patience, summarise
 from ._segment import Leave
 from ._stats import ChannelStats, Counts, Stats
 from ._summary import Summary
 from ._transcript import atranscript, transcript
-from .engine import Plan, When, Window
+from .engine import Window
 from .engine.counters import plain_text
-from .engine.messages import holds_messages, identifier
-
-logger = logging.getLogger("reducing_saver")
 
 Folded = Mapping[str, builtins.list[object]]
 
 _NOTHING_KEPT = (
     "no archive is set: messages that leave the window are gone. "
     "Pass archive=Discard() to say that this is meant."
-)
-
-
-_ABOVE_CAP = (
-    "channel %s of %s grew above the window's cap, %s, within one run and was reduced in the "
-    "middle of it; set a larger cap to keep longer runs whole (said once)"
-)
-_ALREADY_ABOVE = (
-    "channel %s of %s was already above the window's cap, %s, when it was loaded; it was reduced "
-    "as the run began (said once)"
-)
-_ELSEWHERE = (
-    "none of the channels %s is in %s, which holds messages in %s: is the name in channels= "
-    "right? (said once)"
-)
-_FAILED = (
-    "could not reduce a checkpoint, so it is stored as it is: %s at %s:%s in %s (said once; "
-    "stats() counts the others)"
-)
-_DELTA = (
-    "channel %s is a delta channel and is stored as it is; pass its reducer as messages_reducer= "
-    "to reduce it (said once)"
-)
-_STUCK = (
-    "channel %s of %s stays above a mark it has passed: its current turn and what is pinned are "
-    "larger than %s (said once)"
 )
 
 
@@ -136,13 +118,19 @@ class ReducingSaver(ForwardingSaver):
         strict: bool = False,
     ) -> None:
         super().__init__(inner)
-        _check(inner, window, archive, summary, on_evict)
+        if isinstance(inner, ReducingSaver):
+            raise ConfigurationError("inner", inner, "a saver that is not wrapped yet")
+        check_window(window)
+        check_archive(archive, inner)
+        check_summary(summary)
+        check_hooks(on_evict)
+        check_reducer(messages_reducer)
         self.window = window
         self.enabled = enabled
-        self._shadow = _flag("shadow", shadow)
-        self.strict = _flag("strict", strict)
-        places = {name: Place.parse(name) for name in _names("channels", channels)}
-        repeats = tuple(Place.parse(name) for name in _names("copies", copies))
+        self._shadow = flag("shadow", shadow)
+        self.strict = flag("strict", strict)
+        places = {name: Place.parse(name) for name in names("channels", channels)}
+        repeats = tuple(Place.parse(name) for name in names("copies", copies))
         self._summary = summary
         self._archive = None if isinstance(archive, Discard) else archive
         archives = bool(self._archive or on_evict)
@@ -150,18 +138,15 @@ class ReducingSaver(ForwardingSaver):
         removed = archives and archive_removed
         self._setting = Setting(window, places, repeats, archives, removed, room)
         self._namespace_key = namespace_key
-        if messages_reducer is not None and not callable(messages_reducer):
-            allowed = "None, or the reducer of the graph's DeltaChannel"
-            raise ConfigurationError("messages_reducer", messages_reducer, allowed)
         if set(places) & set(copies):
             raise ConfigurationError("copies", copies, "names that are not in channels")
         self._messages_reducer = messages_reducer
-        self._namespaces = None if namespaces is None else {*_names("namespaces", namespaces)}
+        self._namespaces = None if namespaces is None else {*names("namespaces", namespaces)}
         self._lineage = Lineage()
         self._counts = Counts()
         self._delivery = Delivery(tuple(on_evict), self._archive, self._counts, inner.serde)
         self._tells = bool(on_evict) and self._archive is not None
-        self._warned: set[str] = set()
+        self._notices = Notices()
         if archive is None and not shadow:
             warnings.warn(_NOTHING_KEPT, stacklevel=2)
 
@@ -182,7 +167,7 @@ class ReducingSaver(ForwardingSaver):
 
     @enabled.setter
     def enabled(self, enabled: bool) -> None:
-        self._enabled = _flag("enabled", enabled)
+        self._enabled = flag("enabled", enabled)
 
     def put(
         self,
@@ -465,7 +450,7 @@ class ReducingSaver(ForwardingSaver):
         if self._messages_reducer is None:
             for name, channel in plain.items():
                 if is_delta(checkpoint, offered.metadata, channel):
-                    self._warn_once(_DELTA, name)
+                    self._notices.delta(name)
             return {}
         if ":" in key_of(config).namespace or not at_rest(checkpoint):
             return {}
@@ -482,112 +467,80 @@ class ReducingSaver(ForwardingSaver):
         return "|".join(part.partition(":")[0] for part in parts) in self._namespaces
 
     def _reduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
-        parent = self._alike(config, offered, self._trace(config))
-        folded = self._folded(config, offered)
-        archived = {
-            name: find_archived(archive, key_of(config).thread, messages, segment)
-            for archive, name, messages, segment in self._resent(offered, parent)
-        }
-        stored = super().get_tuple(config) if self._misses(offered, parent) else None
-        proposal = propose(
-            self._offer(config, offered, parent, folded, stored, archived), self._setting
-        )
+        offer = self._offer(config, offered)
+        proposal = propose(offer, self._setting)
         if self.shadow:
-            return settle(proposal, self._setting).as_shadow(
-                carried(offered, parent, self._setting), self._setting
-            )
+            untouched = carried(offered, offer.parent, self._setting)
+            return settle(proposal, self._setting).as_shadow(untouched, self._setting)
         if self._summary is not None:
             proposal = summarise(proposal, self._summary, self.window, self._counts)
         reduction = settle(proposal, self._setting)
-        if self._archive is None:
-            return reduction
         try:
-            for leave in reduction.leaves:
-                self._archive.write(
-                    leave.segment,
-                    self._packed(leave),
-                    tell=self._tells and not leave.segment.silent,
-                )
+            self._archived(reduction)
         except Exception as error:
-            self._hold_back(config, error)
+            self._counts.add_archive_failure()
+            self._notices.archive_failed(config, error)
             return settle(proposal.held_back(patience(self.window)), self._setting)
         return reduction
 
     async def _areduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
-        parent = self._alike(config, offered, await self._atrace(config))
-        folded = await self._afolded(config, offered)
-        archived = {
-            name: await afind_archived(archive, key_of(config).thread, messages, segment)
-            for archive, name, messages, segment in self._resent(offered, parent)
-        }
-        stored = await super().aget_tuple(config) if self._misses(offered, parent) else None
-        proposal = propose(
-            self._offer(config, offered, parent, folded, stored, archived), self._setting
-        )
+        offer = await self._aoffer(config, offered)
+        proposal = propose(offer, self._setting)
         if self.shadow:
-            return settle(proposal, self._setting).as_shadow(
-                carried(offered, parent, self._setting), self._setting
-            )
+            untouched = carried(offered, offer.parent, self._setting)
+            return settle(proposal, self._setting).as_shadow(untouched, self._setting)
         if self._summary is not None:
             proposal = await asummarise(proposal, self._summary, self.window, self._counts)
         reduction = settle(proposal, self._setting)
-        if self._archive is None:
-            return reduction
         try:
-            for leave in reduction.leaves:
-                await self._archive.awrite(
-                    leave.segment,
-                    self._packed(leave),
-                    tell=self._tells and not leave.segment.silent,
-                )
+            await self._aarchived(reduction)
         except Exception as error:
-            self._hold_back(config, error)
+            self._counts.add_archive_failure()
+            self._notices.archive_failed(config, error)
             return settle(proposal.held_back(patience(self.window)), self._setting)
         return reduction
 
-    def _alike(self, config: RunnableConfig, offered: Reduction, parent: Trace) -> Trace:
-        """Return the trace of what a fork is a copy of: its parent is the one before."""
-        versions = versions_of(offered.checkpoint, self._setting.places)
-        if offered.metadata.get("source") != "fork":
-            return parent
-        alike = parent
-        if parent.versions != versions:
-            alike = self._lineage.find_alike(key_of(config), versions) or parent
-        evicted = dict(alike.evicted)
-        for name, line in alike.evicted.items():
-            messages = read(offered.checkpoint, self._setting.places[name])
-            if isinstance(messages, builtins.list):
-                # What the copied checkpoint holds was stored, whatever a line says of its id.
-                here = {identifier(m) or id(m) for m in messages if m in line}
-                evicted[name] = line.minus(here) if here else line
-        return replace(alike, evicted=evicted)
-
-    def _resent(
-        self, offered: Reduction, parent: Trace
-    ) -> Iterator[tuple[Archive, str, builtins.list[Any], str | None]]:
-        """Yield lists of several new messages that a client may have sent again.
-
-        What this process evicted is remembered; the archive is asked about the rest.
-        """
-        archive = self._archive
-        if archive is None or not parent.elsewhere:
+    def _archived(self, reduction: Reduction) -> None:
+        if self._archive is None:
             return
-        for name, held in parent.held.items():
-            messages = read(offered.checkpoint, self._setting.places[name])
-            if isinstance(messages, builtins.list):
-                new = [m for m in messages if identifier(m) not in held]
-                if len(new) > 1:
-                    yield archive, name, new, parent.segments.get(name)
+        for leave in reduction.leaves:
+            tell = self._tells and not leave.segment.silent
+            self._archive.write(leave.segment, self._packed(leave), tell=tell)
 
-    def _misses(self, offered: Reduction, parent: Trace) -> bool:
-        """Tell whether a list lacks messages that the parent holds: the graph removed them."""
-        for name, held in parent.held.items():
-            messages = read(offered.checkpoint, self._setting.places[name])
-            if isinstance(messages, builtins.list) and lacks(messages, held):
-                return True
-        return False
+    async def _aarchived(self, reduction: Reduction) -> None:
+        if self._archive is None:
+            return
+        for leave in reduction.leaves:
+            tell = self._tells and not leave.segment.silent
+            await self._archive.awrite(leave.segment, self._packed(leave), tell=tell)
 
-    def _offer(
+    def _offer(self, config: RunnableConfig, offered: Reduction) -> Offer:
+        key, setting = key_of(config), self._setting
+        parent = alike(self._lineage, key, offered, self._trace(config), setting)
+        folded = self._folded(config, offered)
+        archived = {
+            name: find_archived(self._archive, key.thread, messages, newest)
+            for name, messages, newest in resent(offered, parent, setting)
+            if self._archive is not None
+        }
+        lacking = misses(offered, parent, setting)
+        stored = super().get_tuple(config) if lacking else None
+        return self._offered(config, offered, parent, folded, stored, archived)
+
+    async def _aoffer(self, config: RunnableConfig, offered: Reduction) -> Offer:
+        key, setting = key_of(config), self._setting
+        parent = alike(self._lineage, key, offered, await self._atrace(config), setting)
+        folded = await self._afolded(config, offered)
+        archived = {
+            name: await afind_archived(self._archive, key.thread, messages, newest)
+            for name, messages, newest in resent(offered, parent, setting)
+            if self._archive is not None
+        }
+        lacking = misses(offered, parent, setting)
+        stored = await super().aget_tuple(config) if lacking else None
+        return self._offered(config, offered, parent, folded, stored, archived)
+
+    def _offered(
         self,
         config: RunnableConfig,
         offered: Reduction,
@@ -597,11 +550,6 @@ class ReducingSaver(ForwardingSaver):
         archived: Mapping[str, frozenset[str]],
     ) -> Offer:
         key = key_of(config)
-        before = {
-            name: messages
-            for name, place in self._setting.places.items()
-            if stored and isinstance(messages := read(stored.checkpoint, place), builtins.list)
-        }
         return Offer(
             offered.checkpoint,
             offered.metadata,
@@ -611,7 +559,7 @@ class ReducingSaver(ForwardingSaver):
             next_version=self.inner.get_next_version,
             folded=folded,
             readmitted=self._lineage.readmitted(key),
-            stored_before=before,
+            stored_before=lists_of(stored, self._setting),
             archived=archived,
             thread=key.thread,
             memory_namespace=self._memory_namespace(config),
@@ -628,14 +576,6 @@ class ReducingSaver(ForwardingSaver):
     def _packed(self, leave: Leave) -> builtins.list[Entry]:
         indexed = self._archive is not None and self._archive.index_text
         return pack(leave, self.serde, plain_text if indexed else None)
-
-    def _hold_back(self, config: RunnableConfig, error: Exception) -> None:
-        self._counts.add_archive_failure()
-        logger.warning(
-            "the archive failed, so nothing is evicted from %s: %s",
-            _where(config),
-            type(error).__name__,
-        )
 
     def _prepared(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
@@ -668,51 +608,17 @@ class ReducingSaver(ForwardingSaver):
 
     def _report_failure(self, config: RunnableConfig, error: Exception) -> None:
         if self.strict:
-            raise ReductionError(f"could not reduce a checkpoint of {_where(config)}") from error
-        # The text of the error may quote a message, so only its type and place are logged.
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        self._warn_once(_FAILED, type(error).__name__, frame.filename, frame.lineno, _where(config))
+            raise ReductionError(f"could not reduce a checkpoint of {where(config)}") from error
+        self._notices.failed(config, error)
 
     def _remember(self, config: RunnableConfig, step: Reduction) -> None:
         if step.trace is not None:
             stored = key_of(config)._replace(checkpoint=step.checkpoint["id"])
             self._lineage.remember(stored, step.trace)
         self._counts.add(step.done)
-        for name, decided in step.plans.items():
-            self._report(config, step, name, decided)
-        if step.trace is not None and not step.done:
-            self._look_elsewhere(config, step.checkpoint)
-
-    def _report(self, config: RunnableConfig, step: Reduction, name: str, decided: Plan) -> None:
-        where = _where(config)
-        text = "would evict" if self.shadow else "evicted"
-        logger.info(
-            "%s %d messages from channel %r of %s (%s)",
-            text,
-            len(decided.leaving),
-            name,
-            where,
-            decided.when,
-        )
-        if decided.when is When.RUN:
-            arrived = step.metadata.get("source") == "input"
-            text = _ALREADY_ABOVE if arrived else _ABOVE_CAP
-            self._warn_once(text, name, where, tuple(decided.window.cap))
-        if decided.stuck:
-            self._warn_once(_STUCK, name, where, [tuple(mark) for mark in decided.passed])
-
-    def _look_elsewhere(self, config: RunnableConfig, checkpoint: Checkpoint) -> None:
-        """Say once that no channel of this saver is there while others hold messages."""
-        if self._counts.read().channels or not at_rest(checkpoint):
-            return
-        others = [name for name, value in checkpoint["channel_values"].items() if _holds(value)]
-        if others:
-            self._warn_once(_ELSEWHERE, [*self._setting.places], _where(config), others)
-
-    def _warn_once(self, text: str, *values: object) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            logger.warning(text, *values)
+        self._notices.reduced(config, step, shadow=self.shadow)
+        if step.trace is not None and not step.done and not self._counts.read().channels:
+            self._notices.elsewhere(config, step.checkpoint, self._setting.places)
 
     def _learn(self, found: CheckpointTuple) -> bool:
         """Remember a checkpoint that was loaded; tell whether its pending writes need cleaning."""
@@ -722,62 +628,3 @@ class ReducingSaver(ForwardingSaver):
             if kept and place.key is None:
                 self._lineage.readmit(key_of(found.config), name, kept)
         return concerns(found, self._setting.places)
-
-
-def _where(config: RunnableConfig) -> str:
-    configurable = config["configurable"]
-    namespace = configurable.get("checkpoint_ns", "")
-    return f"thread {configurable['thread_id']!r}, namespace {namespace!r}"
-
-
-def _check(
-    inner: BaseCheckpointSaver[Any],
-    window: object,
-    archive: object,
-    summary: object,
-    hooks: object,
-) -> None:
-    if isinstance(inner, ReducingSaver):
-        raise ConfigurationError("inner", inner, "a saver that is not wrapped yet")
-    if not isinstance(window, Window):
-        raise ConfigurationError("window", window, 'a Window, as Window(keep=("turns", 6))')
-    if not (archive is None or isinstance(archive, Discard | Archive)):
-        raise ConfigurationError(
-            "archive", archive, "an archive, as StoreArchive(store), or Discard()"
-        )
-    if isinstance(inner.serde, EncryptedSerializer) and getattr(archive, "index_text", False):
-        allowed = "one without index_text=True: the saver encrypts, an index is plain text"
-        raise ConfigurationError("archive", archive, allowed)
-    if not (summary is None or isinstance(summary, Summary)):
-        raise ConfigurationError("summary", summary, "a Summary, as Summary(model)")
-    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
-        raise ConfigurationError("on_evict", hooks, "several functions of an Eviction")
-
-
-def _flag(field: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(field, value, "True or False")
-    return value
-
-
-def _holds(value: object) -> bool:
-    """Tell whether a channel holds messages, itself or under a key."""
-    if isinstance(value, dict):
-        return any(isinstance(v, builtins.list) and holds_messages(v) for v in value.values())
-    return isinstance(value, builtins.list) and holds_messages(value)
-
-
-def _names(field: str, value: object) -> builtins.list[str]:
-    names = builtins.list(value) if isinstance(value, Collection) else []
-    if isinstance(value, str) or not all(isinstance(name, str) for name in names):
-        raise ConfigurationError(field, value, f"several names, as {_EXAMPLES[field]}")
-    if (field != "copies" and not names) or (field != "namespaces" and not all(names)):
-        raise ConfigurationError(field, value, f"at least one name, as {_EXAMPLES[field]}")
-    return names
-
-
-_EXAMPLES = {
-    "channels": '("messages",)',
-    "copies": '("llm_input_messages",)',
-    "namespaces": '("",) for the root, or None for all',
-}

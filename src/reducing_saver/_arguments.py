@@ -1,0 +1,73 @@
+"""Check what a saver is built from, before anything is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from ._archive import Archive, Discard
+from ._errors import ConfigurationError
+from ._summary import Summary
+from .engine import Window
+
+_EXAMPLES = {
+    "channels": '("messages",)',
+    "copies": '("llm_input_messages",)',
+    "namespaces": '("",) for the root, or None for all',
+}
+
+
+def check_window(window: object) -> None:
+    """Raise for what is no window."""
+    if not isinstance(window, Window):
+        raise ConfigurationError("window", window, 'a Window, as Window(keep=("turns", 6))')
+
+
+def check_archive(archive: object, inner: BaseCheckpointSaver[Any]) -> None:
+    """Raise for what is no archive, or one that would show what the saver encrypts."""
+    if not (archive is None or isinstance(archive, Discard | Archive)):
+        raise ConfigurationError(
+            "archive", archive, "an archive, as StoreArchive(store), or Discard()"
+        )
+    if isinstance(inner.serde, EncryptedSerializer) and getattr(archive, "index_text", False):
+        allowed = "one without index_text=True: the saver encrypts, an index is plain text"
+        raise ConfigurationError("archive", archive, allowed)
+
+
+def check_summary(summary: object) -> None:
+    """Raise for what is no summary."""
+    if not (summary is None or isinstance(summary, Summary)):
+        raise ConfigurationError("summary", summary, "a Summary, as Summary(model)")
+
+
+def check_hooks(hooks: object) -> None:
+    """Raise for what is no sequence of functions."""
+    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
+        raise ConfigurationError("on_evict", hooks, "several functions of an Eviction")
+
+
+def check_reducer(reducer: object) -> None:
+    """Raise for what is no reducer of a channel."""
+    if not (reducer is None or callable(reducer)):
+        allowed = "None, or the reducer of the graph's DeltaChannel"
+        raise ConfigurationError("messages_reducer", reducer, allowed)
+
+
+def flag(field: str, value: object) -> bool:
+    """Return a switch; raise for anything but True and False."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(field, value, "True or False")
+    return value
+
+
+def names(field: str, value: object) -> list[str]:
+    """Return several names; raise where there are none, or something else."""
+    found = list(value) if isinstance(value, Collection) else []
+    if isinstance(value, str) or not all(isinstance(name, str) for name in found):
+        raise ConfigurationError(field, value, f"several names, as {_EXAMPLES[field]}")
+    if (field != "copies" and not found) or (field != "namespaces" and not all(found)):
+        raise ConfigurationError(field, value, f"at least one name, as {_EXAMPLES[field]}")
+    return found

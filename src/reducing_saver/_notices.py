@@ -1,0 +1,115 @@
+"""Say in the log what a saver did and could not do. Names and counts only, never a content."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterable
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint
+
+from ._channel import at_rest
+from ._reduction import Reduction
+from .engine import Plan, When
+from .engine.messages import holds_messages
+
+logger = logging.getLogger("reducing_saver")
+
+_ABOVE_CAP = (
+    "channel %s of %s grew above the window's cap, %s, within one run and was reduced in the "
+    "middle of it; set a larger cap to keep longer runs whole (said once)"
+)
+_ALREADY_ABOVE = (
+    "channel %s of %s was already above the window's cap, %s, when it was loaded; it was reduced "
+    "as the run began (said once)"
+)
+_ELSEWHERE = (
+    "none of the channels %s is in %s, which holds messages in %s: is the name in channels= "
+    "right? (said once)"
+)
+_FAILED = (
+    "could not reduce a checkpoint, so it is stored as it is: %s at %s:%s in %s (said once; "
+    "stats() counts the others)"
+)
+_DELTA = (
+    "channel %s is a delta channel and is stored as it is; pass its reducer as messages_reducer= "
+    "to reduce it (said once)"
+)
+_STUCK = (
+    "channel %s of %s stays above a mark it has passed: its current turn and what is pinned are "
+    "larger than %s (said once)"
+)
+
+
+class Notices:
+    """Log what happens; what may happen at every put is said once. Safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def archive_failed(self, config: RunnableConfig, error: Exception) -> None:
+        """Say that nothing is evicted because the archive failed."""
+        logger.warning(
+            "the archive failed, so nothing is evicted from %s: %s",
+            where(config),
+            type(error).__name__,
+        )
+
+    def failed(self, config: RunnableConfig, error: Exception) -> None:
+        """Say that a checkpoint is stored as it is."""
+        # The text of the error may quote a message, so only its type and place are logged.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        self._once(_FAILED, type(error).__name__, frame.filename, frame.lineno, where(config))
+
+    def delta(self, name: str) -> None:
+        """Say that a delta channel is not reduced."""
+        self._once(_DELTA, name)
+
+    def reduced(self, config: RunnableConfig, step: Reduction, *, shadow: bool) -> None:
+        """Say what a put has evicted, and which marks it met."""
+        place = where(config)
+        done = "would evict" if shadow else "evicted"
+        for name, plan in step.plans.items():
+            count = len(plan.leaving)
+            logger.info(
+                "%s %d messages from channel %r of %s (%s)", done, count, name, place, plan.when
+            )
+            self._marks(step, name, plan, place)
+
+    def elsewhere(
+        self, config: RunnableConfig, checkpoint: Checkpoint, channels: Iterable[str]
+    ) -> None:
+        """Say that no channel of this saver is there while others hold messages."""
+        if _ELSEWHERE in self._said or not at_rest(checkpoint):
+            return
+        others = [name for name, value in checkpoint["channel_values"].items() if _holds(value)]
+        if others:
+            self._once(_ELSEWHERE, [*channels], where(config), others)
+
+    def _marks(self, step: Reduction, name: str, plan: Plan, place: str) -> None:
+        if plan.when is When.RUN:
+            arrived = step.metadata.get("source") == "input"
+            text = _ALREADY_ABOVE if arrived else _ABOVE_CAP
+            self._once(text, name, place, tuple(plan.window.cap))
+        if plan.stuck:
+            self._once(_STUCK, name, place, [tuple(mark) for mark in plan.passed])
+
+    def _once(self, text: str, *values: object) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning(text, *values)
+
+
+def where(config: RunnableConfig) -> str:
+    """Name the thread and namespace of a config."""
+    configurable = config["configurable"]
+    namespace = configurable.get("checkpoint_ns", "")
+    return f"thread {configurable['thread_id']!r}, namespace {namespace!r}"
+
+
+def _holds(value: object) -> bool:
+    """Tell whether a channel holds messages, itself or under a key."""
+    if isinstance(value, dict):
+        return any(isinstance(v, list) and holds_messages(v) for v in value.values())
+    return isinstance(value, list) and holds_messages(value)
