@@ -36,6 +36,12 @@ def bound_checkpoint(
     return write(checkpoint, Place(TASKS), sent)
 
 
+def repeats(writes: Sequence[tuple[str, Any]], copies: Collection[Place]) -> bool:
+    """Tell whether pending writes may hold a copy; most hold none, and nothing else is looked up."""
+    copied = {TASKS, *(place.channel for place in copies)}
+    return any(channel in copied for channel, _ in writes)
+
+
 def bound_writes(
     writes: Sequence[tuple[str, Any]],
     copies: Collection[Place],

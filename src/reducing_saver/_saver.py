@@ -29,7 +29,7 @@ from ._arguments import (
     names,
 )
 from ._channel import Place, at_rest, read
-from ._copies import bound_writes
+from ._copies import bound_writes, repeats
 from ._delivery import Delivery, newest_segment, pack
 from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
@@ -585,7 +585,7 @@ class ReducingSaver(ForwardingSaver):
         for name, place in setting.places.items():
             if place.key is None and (kept := readmitted(writes, place.channel)):
                 self._lineage.readmit(key, name, kept)
-        if not self._reduces(config) or self.shadow:
+        if not repeats(writes, setting.copies) or not self._reduces(config) or self.shadow:
             return writes
         try:
             trace = self._lineage.find(key) or Trace()
