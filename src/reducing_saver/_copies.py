@@ -37,7 +37,7 @@ def bound_checkpoint(
 
 
 def repeats(writes: Sequence[tuple[str, Any]], copies: Collection[Place]) -> bool:
-    """Tell whether pending writes may hold a copy; most hold none, and nothing else is looked up."""
+    """Tell whether pending writes may hold a copy; most hold none."""
     copied = {TASKS, *(place.channel for place in copies)}
     return any(channel in copied for channel, _ in writes)
 

@@ -18,7 +18,7 @@ from ._stats import ChannelStats
 from ._summary_message import is_older, newest_summary
 from .engine import Measure, Plan, When, Window, apply, plan, split
 from .engine.apply import with_summary
-from .engine.messages import Message, identifier, is_summary
+from .engine.messages import Message, identifier, is_summary, summaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ def _offered(offer: Offer, name: str, place: Place) -> list[Message] | None:
 
 
 def _removed(stored: list[Message], messages: list[Message]) -> Removed | None:
-    here = ids(messages)
+    here = ids(messages) if stored else frozenset()
     gone = [
         place
         for place, message in enumerate(stored)
@@ -274,8 +274,10 @@ def _with_known_summary(
     It is gone for good where what it was made of has left that list too.
     """
     known = offer.parent.summaries.get(name, ())
+    if not known:
+        return left
     carried = newest_summary(left)
-    if not known or (carried is None and left is offered):
+    if carried is None and left is offered:
         return left
     if carried is None or is_older(carried, known):
         return with_summary(left, known)
@@ -412,16 +414,11 @@ def _trace(
         versions=versions_of(stored, setting.places),
         elsewhere=offer.parent.elsewhere,
         held=held,
-        summaries={step.name: _summary(step) for step in steps},
+        summaries={s.name: tuple(summaries(_staying(s))) for s in steps} if setting.room else {},
         waits={step.name: step.waits for step in steps if step.waits},
         interrupts_seen=interrupts_seen(stored),
         resumed=when is not When.REST and offer.resumed() and not stores_a_list,
     )
-
-
-def _summary(step: Step) -> tuple[Message, ...]:
-    """Return the messages of the summary in what is stored."""
-    return tuple(filter(is_summary, _staying(step)))
 
 
 def versions_of(checkpoint: Checkpoint, places: Mapping[str, Place]) -> dict[str, object]:

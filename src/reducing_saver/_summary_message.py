@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from ._summary_call import SummaryError
 from ._summary_text import HEAD
 from .engine import Message, Role
-from .engine.messages import SUMMARY_KEY, calls, field, identifier, is_summary, role
+from .engine.messages import SUMMARY_KEY, calls, field, identifier, is_summary, role, summaries
 
 Factory: TypeAlias = Callable[[str], BaseMessage | Sequence[BaseMessage]]
 Shape: TypeAlias = Literal["human", "system", "pair"] | Factory
@@ -63,7 +63,7 @@ class Coverage:
 
 def newest_summary(messages: Sequence[Message]) -> Message | None:
     """Return the newest message that carries a summary, ours or of LangChain's middleware."""
-    carriers = (m for m in reversed(messages) if is_summary(m) and not is_companion(m))
+    carriers = (m for m in reversed(summaries(messages)) if not is_companion(m))
     return next(carriers, None)
 
 

@@ -8,7 +8,7 @@ Responses items, serialised LangChain dicts (`message_to_dict`, the `lc` constru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -167,6 +167,12 @@ def is_summary(message: Message) -> bool:
     if not extra or not isinstance(extra, dict):
         return False
     return extra.get("lc_source") == "summarization" or SUMMARY_KEY in extra
+
+
+def summaries(messages: Sequence[Message]) -> list[Message]:
+    """Return the summaries in a list; quick, since this runs over the list of every put."""
+    marked = [m for m in messages if type(m) is dict or getattr(m, "additional_kwargs", None)]
+    return [message for message in marked if is_summary(message)]
 
 
 def stands_beside(message: Message) -> str | None:

@@ -46,9 +46,15 @@ class Sizes:
 
     def exceed(self, messages: Sequence[Message], start: int, limit: int) -> bool:
         """Tell whether `messages[start:]` are larger than `limit`, counting from the tail."""
-        total, of = 0, self.of
+        total, of, known = 0, self.of, self._seen.get
         for index in range(len(messages) - 1, start - 1, -1):
-            total += of(messages[index])
+            message = messages[index]
+            seen = known(id(message))
+            content = getattr(message, "content", None)
+            if type(seen) is _Weak and seen.length < 0 and seen.content is content:
+                total += seen.size
+            else:
+                total += of(message)
             if total > limit:
                 return True
         return False
