@@ -82,6 +82,15 @@ def interrupts_seen(checkpoint: Checkpoint) -> int:
     return hash(frozenset(seen.items()))
 
 
+def state_of(checkpoint: Checkpoint) -> int:
+    """Return a digest of the versions in a checkpoint; a copy of it has the same, and few others.
+
+    Few, since a saver that counts in plain numbers gives the same versions to two branches.
+    """
+    versions = checkpoint.get("channel_versions") or {}
+    return hash((frozenset(versions.items()), interrupts_seen(checkpoint)))
+
+
 def successor(old: Version | None, next_version: Callable[[Any, None], Any]) -> Version | None:
     """Return the version after `old`, or None where none can be made.
 

@@ -140,7 +140,8 @@ class Trace:
     - `unread`: the id of such a checkpoint that another process stored and nobody has read yet.
     - `back`: digests of what a loaded checkpoint holds, whatever such a record says of it.
     - `segments`: the ids of the newest archived segments of the line, by channel.
-    - `versions`: of the channels that hold lists; a copy of the checkpoint has the same.
+    - `versions`: of the channels that hold lists; `state`: a digest of all versions, and of what
+      was seen before an interrupt. A copy of the checkpoint has the same.
     - `elsewhere`: another process may have evicted messages that only the archive knows.
     - `held`: the ids of the messages stored in it, by channel, to see what a graph removes.
     - `summaries`: the messages of the line's summary, by channel, which the run that made it does
@@ -156,6 +157,7 @@ class Trace:
     back: Mapping[str, frozenset[str]] = field(default_factory=dict)
     segments: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, object] = field(default_factory=dict)
+    state: int = 0
     elsewhere: bool = False
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     summaries: Mapping[str, tuple[Message, ...]] = field(default_factory=dict)
@@ -201,12 +203,11 @@ class Lineage:
             self._threads.move_to_end(key[:2])
             return traces.get(key.checkpoint)
 
-    def find_alike(self, key: CheckpointKey, versions: Mapping[str, object]) -> Trace | None:
-        """Return the newest trace of the same thread and namespace with these versions."""
+    def find_alike(self, key: CheckpointKey, state: int) -> list[Trace]:
+        """Return the traces of the same thread and namespace in this state, newest first."""
         with self._lock:
             traces = self._threads.get(key[:2], OrderedDict[str, Trace]())
-            alike = (trace for trace in reversed(traces.values()) if trace.versions == versions)
-            return next(alike, None)
+            return [trace for trace in reversed(traces.values()) if trace.state == state]
 
     def remember(self, key: CheckpointKey, trace: Trace) -> None:
         """Keep the trace of a checkpoint that was stored."""

@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, DeltaChannelHistory
 
 from ._archive import Archive
-from ._channel import interrupts_seen, read
+from ._channel import interrupts_seen, read, state_of
 from ._delta import Reducer, fold, needs_folding, snapshotted
 from ._lineage import CheckpointKey, Lineage, Trace
 from ._record import Record, digests
@@ -57,8 +57,9 @@ def traced(found: CheckpointTuple | None, setting: Setting) -> Trace:
         back={n: digests(m) for n, m in lists.items()} if record.before else {},
         segments=record.segments,
         versions=versions_of(found.checkpoint, setting.places),
+        state=state_of(found.checkpoint),
         elsewhere=bool(record.segments),
-        held={n: ids(m) for n, m in lists.items()} if setting.archives_removed else {},
+        held=_ids(lists) if setting.archives_removed else {},
         interrupts_seen=interrupts_seen(found.checkpoint),
     )
     return trace.reading(record)
@@ -162,10 +163,11 @@ def alike(
     """Return the trace of what a fork is a copy of: its parent is the one before."""
     if offered.metadata.get("source") != "fork":
         return parent
-    versions = versions_of(offered.checkpoint, setting.places)
     copied = parent
-    if parent.versions != versions:
-        copied = lineage.find_alike(key, versions) or parent
+    if parent.versions != versions_of(offered.checkpoint, setting.places):
+        lists = _lists(offered.checkpoint, setting)
+        traces = lineage.find_alike(key, state_of(offered.checkpoint))
+        copied = next((trace for trace in traces if _holds(trace, lists)), parent)
     evicted = dict(copied.evicted)
     for name, line in copied.evicted.items():
         messages = read(offered.checkpoint, setting.places[name])
@@ -203,9 +205,18 @@ def misses(offered: Reduction, parent: Trace, setting: Setting) -> bool:
 
 def lists_of(found: CheckpointTuple | None, setting: Setting) -> dict[str, list[Message]]:
     """Return the message lists of a stored checkpoint, by name."""
-    lists = {}
-    for name, place in setting.places.items():
-        messages = read(found.checkpoint, place) if found else None
-        if isinstance(messages, list):
-            lists[name] = messages
-    return lists
+    return _lists(found.checkpoint, setting) if found else {}
+
+
+def _lists(checkpoint: Checkpoint, setting: Setting) -> dict[str, list[Message]]:
+    read_of = {name: read(checkpoint, place) for name, place in setting.places.items()}
+    return {name: value for name, value in read_of.items() if isinstance(value, list)}
+
+
+def _holds(trace: Trace, lists: Mapping[str, list[Message]]) -> bool:
+    """Tell whether a trace is of a checkpoint with these lists, as far as it knows."""
+    return all(trace.held.get(name, own) == own for name, own in _ids(lists).items())
+
+
+def _ids(lists: Mapping[str, list[Message]]) -> dict[str, frozenset[str]]:
+    return {name: ids(messages) for name, messages in lists.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
-from ._channel import Place, at_rest, interrupts_seen, move, read, successor, write
+from ._channel import Place, at_rest, interrupts_seen, move, read, state_of, successor, write
 from ._copies import bound_checkpoint
 from ._delta import snapshot
 from ._lineage import NOTHING, Evicted, Trace
@@ -179,6 +179,7 @@ class Reduction:
             recorded=untouched.trace.recorded if untouched.trace else None,
             segments=untouched.trace.segments if untouched.trace else {},
             versions=versions_of(untouched.checkpoint, setting.places),
+            state=state_of(untouched.checkpoint),
             interrupts_seen=interrupts_seen(untouched.checkpoint),
         )
         return replace(untouched, trace=trace, done=done, plans=self.plans)
@@ -194,6 +195,7 @@ def carried(offered: Reduction, parent: Trace, setting: Setting) -> Reduction:
         recorded=record.before,
         segments=record.segments,
         versions=versions_of(checkpoint, setting.places),
+        state=state_of(checkpoint),
         elsewhere=bool(record.segments),
         interrupts_seen=interrupts_seen(checkpoint),
     )
@@ -412,6 +414,7 @@ def _trace(
         recorded=offer.checkpoint["id"] if record.evicted else record.before,
         segments=record.segments,
         versions=versions_of(stored, setting.places),
+        state=state_of(stored),
         elsewhere=offer.parent.elsewhere,
         held=held,
         summaries={s.name: tuple(summaries(_staying(s))) for s in steps} if setting.room else {},

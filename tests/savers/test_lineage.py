@@ -6,10 +6,12 @@ import gc
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Overwrite, interrupt
 from savers.scenarios import Line, Stage, ask, brief, read, reply, say, turns
@@ -17,7 +19,10 @@ from services.door import Door
 
 from reducing_saver import Discard, ReducingSaver, Window
 from reducing_saver import _lineage as lineage_module
+from reducing_saver._channel import Place
 from reducing_saver._lineage import NOTHING, CheckpointKey, Evicted, Lineage, Trace
+from reducing_saver._lookup import alike, traced
+from reducing_saver._reduction import Reduction, Setting
 
 WINDOW = Window(("messages", 2), ("messages", 3), ("messages", 1_000))
 CAPPED = Window(("messages", 2), ("messages", 3), ("messages", 5))
@@ -504,3 +509,33 @@ def test_turns_go_on_when_the_thread_was_pushed_out() -> None:
     found = inner.get_tuple(stage.config)
     assert found is not None
     assert brief(read(found) or ()) == ["human:t3: ", "ai:said t3"]
+
+
+@pytest.mark.parametrize("older_first", [True, False])
+def test_a_copy_is_not_taken_for_another_branch(older_first: bool) -> None:
+    """Plain numbers as versions repeat on two branches: all versions and the list tell them."""
+
+    def stored(id: str, seen: int, *names: str) -> Any:
+        return {
+            **empty_checkpoint(),
+            "id": id,
+            "channel_values": {"messages": named(*names)},
+            "channel_versions": {"messages": 4, "notes": 3},
+            "versions_seen": {"__interrupt__": {"messages": seen}},
+        }
+
+    branches = [stored("b", 3, "m1", "m2"), stored("c", 2, "m1"), stored("d", 3, "m1", "m3")]
+    setting = Setting(WINDOW, {"messages": Place("messages")}, archives_removed=True)
+    lineage = Lineage()
+    for checkpoint in branches if older_first else reversed(branches):
+        found = CheckpointTuple({}, checkpoint, {})
+        trace = traced(found, setting)
+        lineage.remember(
+            CheckpointKey("t", "", checkpoint["id"]),
+            replace(trace, recorded=checkpoint["id"], resumed=checkpoint["id"] == "c"),
+        )
+    for checkpoint in branches:
+        copied = Reduction({**checkpoint, "id": "e"}, {"source": "fork"}, {})
+        trace = alike(lineage, CheckpointKey("t", "", "a"), copied, Trace(), setting)
+        assert trace.recorded == checkpoint["id"]
+        assert trace.resumed is (checkpoint["id"] == "c")
