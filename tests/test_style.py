@@ -32,6 +32,7 @@ LAYERS = [
     "_copies",
     "_delta",
     "_record",
+    "_retain",
     "_pending",
     "_lineage",
     "_stats",
