@@ -82,7 +82,7 @@ class Retain:
         named = list(self.ids) if isinstance(self.ids, Collection) else [None]
         if isinstance(self.ids, str | bytes) or not all(isinstance(i, str) and i for i in named):
             raise ConfigurationError("ids", self.ids, "several ids of checkpoints")
-        object.__setattr__(self, "ids", tuple(sorted({*named})))  # type: ignore[type-var]
+        object.__setattr__(self, "ids", tuple(sorted({*named})))
 
     @property
     def sources(self) -> bool:

@@ -5,55 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
+
+from ..rows.thread import Bytes, Skip
+
+__all__ = [
+    "Bytes",
+    "Erased",
+    "JobStatus",
+    "Progress",
+    "Report",
+    "Skip",
+    "Swept",
+    "ThreadSize",
+    "curve",
+    "largest",
+]
 
 MOST_LARGEST = 12
 MOST_CURVE = 200
 MOST_ERRORS = 20
-
-
-class Skip(StrEnum):
-    """Say why a thread was left as it is."""
-
-    YOUNG = "younger than idle"
-    PAUSED = "paused"
-    PENDING = "with pending writes"
-    UNPUT = "with writes of a checkpoint not stored yet"
-    DONE = "compacted before"
-    UNREADABLE = "unreadable"
-    REFUSED = "a pending write names what would leave"
-    DELTA = "a delta channel without messages_reducer"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """Hold what each part takes in the database now; the first four are what leaves."""
-
-    old_versions: int = 0
-    writes: int = 0
-    checkpoints: int = 0
-    evicted: int = 0
-    stays: int = 0
-
-    def __add__(self, other: Bytes) -> Bytes:
-        return Bytes(
-            self.old_versions + other.old_versions,
-            self.writes + other.writes,
-            self.checkpoints + other.checkpoints,
-            self.evicted + other.evicted,
-            self.stays + other.stays,
-        )
-
-    @property
-    def freed(self) -> int:
-        """Return what leaves."""
-        return self.old_versions + self.writes + self.checkpoints + self.evicted
-
-    @property
-    def before(self) -> int:
-        """Return what all of it takes now."""
-        return self.freed + self.stays
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,141 @@
+"""Say what a job and retention need of a database: the same for Postgres and SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import BaseStore
+
+from .._delta import is_delta
+from .._retain import Key, Row
+from .rewrite import Rewrite
+from .thread import Bytes, Kept, Look, Thread
+
+
+class Value(NamedTuple):
+    """Hold a stored value that takes the place of another: `name` is a channel, or a checkpoint."""
+
+    namespace: str
+    name: str
+    version: str
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Hold what is to be written of one thread, as the database holds it."""
+
+    thread: Thread
+    rewrite: Rewrite
+    values: tuple[Value, ...]
+    bytes: Bytes
+
+    @property
+    def deleted(self) -> int:
+        """Return how many checkpoints go."""
+        return len(self.thread.rows) - len(self.thread.kept)
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether anything is written or deleted."""
+        return bool(self.deleted or self.rewrite.changes or self.thread.severed())
+
+
+class Head(NamedTuple):
+    """Name a thread and its newest checkpoint."""
+
+    thread: str
+    id: str
+
+
+class Rows(Protocol):
+    """Read and write the stored rows of threads over one connection. Not safe to share."""
+
+    name: str
+    serde: SerializerProtocol
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Do what is within in one transaction that sees one state of the database."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Read what is within from one state of the database, and write nothing."""
+
+    def heads(self, threads: Sequence[str] | None = None) -> list[Head]:
+        """Return all threads, or those of these that are there, oldest head first."""
+
+    def load(self, threads: Sequence[str], look: Look) -> list[Thread]:
+        """Return what has to be known of threads; one that cannot be read says so."""
+
+    def edit(self, thread: Thread, rewrite: Rewrite) -> Edit:
+        """Return what is to be written of a thread. Writes nothing."""
+
+    def apply(self, edits: Sequence[Edit]) -> None:
+        """Rewrite what stays and delete what goes; only within `writing`."""
+
+    def delete(self, thread: str, keys: Iterable[Key]) -> None:
+        """Delete these checkpoints of a thread, and what only they name."""
+
+    def store(self) -> BaseStore:
+        """Return LangGraph's store in the same database, over this connection."""
+
+    def saver(self) -> BaseCheckpointSaver[Any]:
+        """Return LangGraph's saver over this connection."""
+
+    def close(self) -> None:
+        """Close the connection, where it was opened for this."""
+
+
+def retain(rows: Rows, thread: str, look: Look, *, most: int) -> int:
+    """Delete at most `most` checkpoints that do not stay, oldest first, in one transaction.
+
+    Returns how many were deleted. Lists are not read, and nothing that stays is rewritten.
+    """
+    with rows.writing():
+        (found,) = rows.load([thread], replace(look, places={}))
+        if found.skip is not None:
+            return 0
+        gone = sorted({row.key for row in found.rows} - found.keys, key=_age)[:most]
+        if gone:
+            rows.delete(thread, gone)
+        return len(gone)
+
+
+def _age(key: Key) -> tuple[str, str]:
+    return key.id, key.namespace
+
+
+def deltas_of(one: Kept, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the delta channels of a checkpoint that carries no value for them.
+
+    `known` are channels for which a value is stored. LangGraph counts the updates of a delta
+    channel in the metadata, but for the checkpoint that has just stored it whole; LangGraph.js
+    marks threads otherwise and is not understood.
+    """
+    counted = one.metadata.get("counters_since_delta_snapshot") or {}
+    found = {
+        channel
+        for channel in counted
+        if channel in one.checkpoint["channel_versions"] and channel not in {*known}
+    }
+    if "delta_writes_versioned" in one.metadata:
+        found.add("*")
+    return tuple(sorted(found))
+
+
+def ancestors(row: Row, rows: Mapping[Key, Row]) -> tuple[str, ...]:
+    """Return the ids of all stored checkpoints before one."""
+    found: list[str] = []
+    before = row.parent
+    while before and before not in found and (held := rows.get(Key(row.namespace, before))):
+        found.append(before)
+        before = held.parent
+    return tuple(found)
+
+
+__all__ = ["Edit", "Head", "Rows", "Value", "ancestors", "deltas_of", "is_delta", "retain"]
