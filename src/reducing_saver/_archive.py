@@ -152,6 +152,14 @@ class StoreArchive:
         """Store a segment and its messages; return when they are safe."""
         await self._arun(_writing(segment, entries, tell))
 
+    def write_all(self, parcels: Sequence[tuple[Segment, Sequence[Entry], bool]]) -> None:
+        """Store several segments with their messages in few batches; `bool` is `tell`."""
+        self._run(_writing_all(parcels))
+
+    def threads(self) -> list[str]:
+        """Return the threads that have something archived."""
+        return self._run(_threads())
+
     def waiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
         return self._run(_waiting())
@@ -267,17 +275,48 @@ def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> Steps[No
     yield last
 
 
+def _writing_all(parcels: Sequence[tuple[Segment, Sequence[Entry], bool]]) -> Steps[None]:
+    """Write the messages first, and what points to them last."""
+    yield from _batches(
+        PutOp(_place(segment.thread, "messages"), entry.key, *_value(entry))
+        for segment, entries, _ in parcels
+        for entry in entries
+    )
+    last = [
+        PutOp(_place(one.thread, "segments"), one.id, one.as_dict(), False) for one, _, _ in parcels
+    ]
+    last += [
+        PutOp(_place(one.thread, "pending"), one.id, {"thread": one.thread}, False)
+        for one, _, tell in parcels
+        if tell
+    ]
+    yield from _batches(last)
+
+
 def _waiting() -> Steps[list[str]]:
     threads: list[str] = []
-    for _, label, kind in (yield from _places()):
+    for _, label, kind in (yield from _places("pending")):
         if kind == "pending":
             threads += yield from _named(label)
     return threads
 
 
-def _places() -> Steps[list[tuple[str, ...]]]:
-    """Return where threads may have undelivered segments."""
-    ends = (MatchCondition("prefix", (_ROOT,)), MatchCondition("suffix", ("pending",)))
+def _threads() -> Steps[list[str]]:
+    threads: list[str] = []
+    for place in (yield from _places("segments")):
+        if place[2] != "segments":
+            continue
+        if not place[1].startswith(_DIGEST):
+            threads.append(_unquoted(place[1]))
+            continue
+        items = yield from _all(place)
+        threads += [item.value["thread"] for item in items[:1]]
+    return threads
+
+
+def _places(kind: str) -> Steps[list[tuple[str, ...]]]:
+    """Return where threads have something of this kind."""
+    ends = (MatchCondition("prefix", (_ROOT,)), MatchCondition("suffix", (kind,)))
     limit = _BATCH
     while True:
         (found,) = yield [ListNamespacesOp(ends, limit=limit)]

@@ -11,7 +11,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
-from .._delta import is_delta
 from .._retain import Key, Row
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread
@@ -29,12 +28,16 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Hold what is to be written of one thread, as the database holds it."""
+    """Hold what is to be written of one thread, as the database holds it.
+
+    `snapshots` are values of delta channels, where none need be stored yet.
+    """
 
     thread: Thread
     rewrite: Rewrite
     values: tuple[Value, ...]
     bytes: Bytes
+    snapshots: tuple[Value, ...] = ()
 
     @property
     def deleted(self) -> int:
@@ -66,6 +69,9 @@ class Rows(Protocol):
     def reading(self) -> AbstractContextManager[None]:
         """Read what is within from one state of the database, and write nothing."""
 
+    def has_tables(self) -> bool:
+        """Tell whether a saver has ever stored something here."""
+
     def heads(self, threads: Sequence[str] | None = None) -> list[Head]:
         """Return all threads, or those of these that are there, oldest head first."""
 
@@ -80,6 +86,9 @@ class Rows(Protocol):
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
+
+    def prepare_store(self) -> None:
+        """Make the tables of the store, outside of any transaction."""
 
     def store(self) -> BaseStore:
         """Return LangGraph's store in the same database, over this connection."""
@@ -136,6 +145,3 @@ def ancestors(row: Row, rows: Mapping[Key, Row]) -> tuple[str, ...]:
         found.append(before)
         before = held.parent
     return tuple(found)
-
-
-__all__ = ["Edit", "Head", "Rows", "Value", "ancestors", "deltas_of", "is_delta", "retain"]

@@ -124,11 +124,12 @@ class SqliteRows:
         while fresh := chosen([*rows.values()], look) - held.keys():
             for key in fresh:
                 one = replace(self._kept(thread, key, look), tip=key not in parents)
+                one = replace(one, folded=self._folded(thread, one, look)) if one.deltas else one
                 held[key] = one
                 rows[key] = replace(rows[key], needs=self._needs(thread, one, rows))
         kept = [held[key] for key in sorted(chosen([*rows.values()], look), key=lambda k: k.id)]
-        unput = self._unput(thread, rows)
-        skip, waits = state_of(kept, unput)
+        skip, waits = state_of(kept, look)
+        skip = Skip.UNPUT if self._unput(thread, rows) else skip
         read = Thread(thread, tuple(rows.values()), tuple(kept), skip=skip, waits=waits)
         return replace(read, bytes=self._bytes(read, sizes))
 
@@ -186,11 +187,10 @@ class SqliteRows:
             stored={"": (kind, data)},
             sizes={"": len(data)},
         )
-        one = replace(one, deltas=deltas_of(one, checkpoint["channel_values"]))
-        return replace(one, folded=self._folded(thread, one, look)) if one.deltas else one
+        return replace(one, deltas=deltas_of(one, checkpoint["channel_values"]))
 
     def _folded(self, thread: str, one: Kept, look: Look) -> dict[str, list[Any]]:
-        if look.reducer is None or not look.channels.issuperset(one.deltas):
+        if look.reducer is None or one.frozen or not look.channels.issuperset(one.deltas):
             return {}
         saver, found = self.saver(), {}
         config = at(thread, one.key)
@@ -386,9 +386,12 @@ class _Joined:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._within = False
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
-        if statement in ("BEGIN", "COMMIT") and self._connection.in_transaction:
+        if statement == "BEGIN":
+            self._within = self._connection.in_transaction
+        if statement in ("BEGIN", "COMMIT") and self._within:
             return self._connection.cursor()
         return self._connection.execute(statement, parameters)
 

@@ -182,12 +182,10 @@ def chosen(rows: Sequence[Row], look: Look) -> frozenset[Key]:
     return kept(rows, look.retain, now=look.now)
 
 
-def state_of(kept: Sequence[Kept], unput: bool) -> tuple[Skip | None, Skip | None]:
+def state_of(kept: Sequence[Kept], look: Look) -> tuple[Skip | None, Skip | None]:
     """Return why a thread must be left as it is, and why at most its history may go."""
-    if unput:
-        return Skip.UNPUT, None
-    if any(set(one.deltas) - one.folded.keys() for one in kept):
-        return Skip.DELTA, None
+    if look.places and any(set(one.deltas) - one.folded.keys() for one in kept):
+        return Skip.DELTA if look.reducer is None else Skip.PAUSED, None
     head = max((one for one in kept if one.key.namespace == ""), key=_id, default=None)
     if head is None or not head.frozen:
         return None, None
