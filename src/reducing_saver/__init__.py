@@ -14,6 +14,8 @@ from ._summary import Summary
 from ._summary_call import SummaryError
 from ._version import __version__
 from .engine import Reduced, Window, reduce_messages
+from .jobs.erase import erase
+from .jobs.gc import gc
 from .jobs.policy import Policy
 from .jobs.report import Report
 from .jobs.run import compact, status, survey, worker
@@ -44,6 +46,8 @@ __all__ = [
     "WindowError",
     "__version__",
     "compact",
+    "erase",
+    "gc",
     "messages_hook",
     "recall_tool",
     "reduce_messages",

@@ -160,6 +160,11 @@ class StoreArchive:
         """Return the threads that have something archived."""
         return self._run(_threads())
 
+    def checkpoints(self, thread: str) -> list[str]:
+        """Return the ids of the checkpoints that archived something of a thread."""
+        items = self._run(_all(place_of(thread, "segments")))
+        return [item.value["checkpoint"] for item in items]
+
     def waiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
         return self._run(_waiting())
@@ -267,26 +272,27 @@ class Discard:
 def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> Steps[None]:
     """Write the messages first, and what points to them last."""
     thread = segment.thread
-    place = _place(thread, "messages")
+    place = place_of(thread, "messages")
     yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
-    last = [PutOp(_place(thread, "segments"), segment.id, segment.as_dict(), False)]
+    last = [PutOp(place_of(thread, "segments"), segment.id, segment.as_dict(), False)]
     if tell:
-        last.append(PutOp(_place(thread, "pending"), segment.id, {"thread": thread}, False))
+        last.append(PutOp(place_of(thread, "pending"), segment.id, {"thread": thread}, False))
     yield last
 
 
 def _writing_all(parcels: Sequence[tuple[Segment, Sequence[Entry], bool]]) -> Steps[None]:
     """Write the messages first, and what points to them last."""
     yield from _batches(
-        PutOp(_place(segment.thread, "messages"), entry.key, *_value(entry))
+        PutOp(place_of(segment.thread, "messages"), entry.key, *_value(entry))
         for segment, entries, _ in parcels
         for entry in entries
     )
     last = [
-        PutOp(_place(one.thread, "segments"), one.id, one.as_dict(), False) for one, _, _ in parcels
+        PutOp(place_of(one.thread, "segments"), one.id, one.as_dict(), False)
+        for one, _, _ in parcels
     ]
     last += [
-        PutOp(_place(one.thread, "pending"), one.id, {"thread": one.thread}, False)
+        PutOp(place_of(one.thread, "pending"), one.id, {"thread": one.thread}, False)
         for one, _, tell in parcels
         if tell
     ]
@@ -343,37 +349,37 @@ def _chain(thread: str, newest: str | None) -> Steps[list[Segment]]:
 
 
 def _segments(thread: str, keys: Sequence[str]) -> Steps[list[Segment]]:
-    items = yield from _get(_place(thread, "segments"), keys)
+    items = yield from _get(place_of(thread, "segments"), keys)
     return [Segment.from_dict(item.value) for item in items]
 
 
 def _exist(thread: str, keys: Sequence[str]) -> Steps[set[str]]:
-    return {item.key for item in (yield from _get(_place(thread, "messages"), keys))}
+    return {item.key for item in (yield from _get(place_of(thread, "messages"), keys))}
 
 
 def _read(thread: str, keys: Sequence[str]) -> Steps[list[Entry]]:
-    return [_entry(item) for item in (yield from _get(_place(thread, "messages"), keys))]
+    return [_entry(item) for item in (yield from _get(place_of(thread, "messages"), keys))]
 
 
 def _undelivered(thread: str) -> Steps[list[Segment]]:
-    pending = yield from _all(_place(thread, "pending"))
+    pending = yield from _all(place_of(thread, "pending"))
     return (yield from _segments(thread, [item.key for item in pending]))
 
 
 def _told(thread: str, keys: Sequence[str]) -> Steps[dict[str, str]]:
-    items = yield from _get(_place(thread, "told"), [_who(key) for key in keys])
+    items = yield from _get(place_of(thread, "told"), [_who(key) for key in keys])
     return {item.key: item.value["key"] for item in items}
 
 
 def _marking(thread: str, segment: str, keys: Sequence[str]) -> Steps[None]:
-    place = _place(thread, "told")
+    place = place_of(thread, "told")
     yield from _batches(PutOp(place, _who(key), {"key": key}, False) for key in keys)
-    yield [PutOp(_place(thread, "pending"), segment, None)]
+    yield [PutOp(place_of(thread, "pending"), segment, None)]
 
 
 def _erasing(thread: str) -> Steps[None]:
     for kind in _KINDS:
-        place, foreign = _place(thread, kind), 0
+        place, foreign = place_of(thread, kind), 0
         while True:
             limit = foreign + _BATCH
             (found,) = yield [SearchOp(place, limit=limit)]
@@ -387,16 +393,16 @@ def _erasing(thread: str) -> Steps[None]:
 
 def _copying(source: str, target: str) -> Steps[None]:
     """Copy the messages first, and what points to them last."""
-    items = yield from _all(_place(source, "segments"))
+    items = yield from _all(place_of(source, "segments"))
     segments = [Segment.from_dict(item.value) for item in items]
     keys = [key for one in segments for key in (*one.keys, one.summary_key)]
     for start in range(0, len(keys), _BATCH):
         entries = yield from _read(source, keys[start : start + _BATCH])
-        place = _place(target, "messages")
+        place = place_of(target, "messages")
         yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
     for kind in ("told", "segments", "pending"):
-        items = yield from _all(_place(source, kind))
-        place = _place(target, kind)
+        items = yield from _all(place_of(source, kind))
+        place = place_of(target, kind)
         yield from _batches(
             PutOp(place, item.key, _copied(item.value, kind, source, target), False)
             for item in items
@@ -461,7 +467,7 @@ def _who(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _place(thread: str, kind: str) -> tuple[str, ...]:
+def place_of(thread: str, kind: str) -> tuple[str, ...]:
     """Return a namespace, in which a thread id is a label that no store misreads.
 
     A label must not be empty or have a dot; in a search some stores do not tell capitals from small

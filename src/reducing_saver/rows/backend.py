@@ -87,6 +87,9 @@ class Rows(Protocol):
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
 
+    def has_store(self) -> bool:
+        """Tell whether the tables of the store are there."""
+
     def prepare_store(self) -> None:
         """Make the tables of the store, outside of any transaction."""
 

@@ -513,6 +513,10 @@ class PostgresRows:
             if versions:
                 self.connection.execute(_GONE_BLOBS, (thread, space, channel, [*versions]))
 
+    def has_store(self) -> bool:
+        """Tell whether the tables of the store are there."""
+        return bool(self._all("SELECT to_regclass('store') IS NOT NULL", ())[0][0])
+
     def prepare_store(self) -> None:
         """Make the tables of the store, outside of any transaction."""
         from langgraph.store.postgres import PostgresStore

@@ -348,6 +348,13 @@ class SqliteRows:
         record = replace(Record.read(metadata), ancestor=ancestor)
         self._describe(thread, key, record.written(metadata))
 
+    def has_store(self) -> bool:
+        """Tell whether the tables of the store are there."""
+        found = self.connection.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'store'"
+        ).fetchone()
+        return bool(found[0])
+
     def prepare_store(self) -> None:
         """Make the tables of the store, outside of any transaction."""
         from langgraph.store.sqlite import SqliteStore
