@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from multiprocessing import get_context
 from typing import Any
 
@@ -376,7 +376,7 @@ def _looked(source: Source, rows: Any, task: Task, threads: Sequence[str]) -> li
     worker = Worker(rows, source.ledger(rows), task, job)
     found = []
     with rows.reading():
-        for thread in rows.load(threads, task.look(datetime.now(UTC))):
+        for thread in rows.load(threads, worker.look()):
             decided = worker.decided(thread)
             if isinstance(decided, Skip):
                 found.append(skipped(thread, decided))

@@ -72,11 +72,13 @@ class Task:
         """Tell whether something is done outside of the transaction first."""
         return self.summary is not None or isinstance(self.archive, Archive)
 
-    def look(self, now: datetime) -> Look:
-        """Return what to read of threads."""
+    def look(self, now: datetime, *, archived: bool) -> Look:
+        """Return what to read of threads; `archived` tells that there is an archive already."""
         young = floor(now - self.idle) if self.idle else None
         lists = self.policy.window is not None or self.reducer is not None
-        return Look(self.policy.retain, now, young, self.places if lists else {}, self.reducer)
+        inherits = self.archives and (archived or isinstance(self.archive, Archive))
+        places = self.places if lists else {}
+        return Look(self.policy.retain, now, young, places, self.reducer, inherits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,13 @@ class Worker:
     task: Task
     job: Job
     counts: Counts = field(default_factory=Counts)
+    _archived: bool | None = None
+
+    def look(self) -> Look:
+        """Return what to read of threads."""
+        if self._archived is None:
+            self._archived = self.rows.has_archive()
+        return self.task.look(datetime.now(UTC), archived=self._archived)
 
     def work(self) -> Done | None:
         """Do the next chunk; None where none is free.
@@ -190,7 +199,7 @@ class Worker:
 
     def _prepare(self, threads: Sequence[str]) -> Prepared:
         """Make summaries and write into an archive elsewhere, without a transaction."""
-        look, setting = self.task.look(datetime.now(UTC)), self.task.setting
+        look, setting = self.look(), self.task.setting
         with self.rows.reading():
             found = self.rows.load(threads, look)
         proposals: dict[str, list[Proposal]] = {}
@@ -218,7 +227,7 @@ class Worker:
         return decide(thread, self.task.setting, namespace_key=self.task.namespace_key)
 
     def _do(self, threads: Sequence[str], prepared: Prepared) -> Done:
-        found = self.rows.load(threads, self.task.look(datetime.now(UTC)))
+        found = self.rows.load(threads, self.look())
         outcomes: list[Outcome] = []
         edits: list[Edit] = []
         for thread in found:
@@ -227,7 +236,7 @@ class Worker:
                 outcomes.append(skipped(thread, decided))
             else:
                 edits.append(decided)
-        parcels = self._archived(edits)
+        parcels = self._archive(edits)
         self.rows.apply([edit for edit in edits if edit.changes])
         for edit in edits:
             outcomes.append(done_with(edit, parcels.get(edit.thread.id, 0)))
@@ -258,7 +267,7 @@ class Worker:
             return Skip.YOUNG
         return self.rows.edit(thread, made)
 
-    def _archived(self, edits: Iterable[Edit]) -> dict[str, int]:
+    def _archive(self, edits: Iterable[Edit]) -> dict[str, int]:
         """Archive in the same transaction; returns bytes by thread, wherever they are."""
         parcels: list[tuple[Segment, Sequence[Entry], bool]] = []
         sizes: dict[str, int] = {}

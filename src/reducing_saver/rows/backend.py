@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
+from .._delta import snapshotted
 from .._retain import Key, Row
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread
@@ -87,6 +88,9 @@ class Rows(Protocol):
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
 
+    def has_archive(self) -> bool:
+        """Tell whether anything was ever archived here, or a job has run."""
+
     def has_store(self) -> bool:
         """Tell whether the tables of the store are there."""
 
@@ -138,6 +142,25 @@ def deltas_of(one: Kept, known: Iterable[str]) -> tuple[str, ...]:
     if "delta_writes_versioned" in one.metadata:
         found.add("*")
     return tuple(sorted(found))
+
+
+def whole_lists(one: Kept, look: Look) -> dict[str, list[Any]]:
+    """Return the lists of delta channels that a checkpoint carries whole."""
+    found = {name: snapshotted(one.checkpoint, name) for name in look.channels}
+    return {name: messages for name, messages in found.items() if messages is not None}
+
+
+def inherited(
+    one: Kept, rows: Mapping[Key, Row], segments: Mapping[Key, Mapping[str, str]]
+) -> Mapping[str, str]:
+    """Return the newest segments of a checkpoint's line: its own, or those of the nearest before.
+
+    `segments` are what the rows name that name any.
+    """
+    if own := one.record.segments:
+        return own
+    before = (Key(one.key.namespace, id) for id in ancestors(rows[one.key], rows))
+    return next((segments[key] for key in before if segments.get(key)), {})
 
 
 def ancestors(row: Row, rows: Mapping[Key, Row]) -> tuple[str, ...]:

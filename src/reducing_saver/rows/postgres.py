@@ -25,7 +25,7 @@ from psycopg.types.json import Jsonb
 from .._channel import may_wait
 from .._delta import fold
 from .._retain import Key, Row
-from .backend import Edit, Head, Value, ancestors, deltas_of
+from .backend import Edit, Head, Value, ancestors, deltas_of, inherited, whole_lists
 from .packed import put_list
 from .rewrite import Rewrite
 from .sqlite import at
@@ -51,6 +51,7 @@ _ROWS = """
         CASE WHEN %(sources)s THEN metadata ->> 'source' END,
         CASE WHEN checkpoint_ns LIKE '%%:%%' THEN metadata #>> '{parents,""}' END,
         CASE WHEN parent_checkpoint_id IS NULL THEN metadata #>> '{reducing_saver,ancestor}' END,
+        CASE WHEN %(inherits)s THEN metadata #> '{reducing_saver,segments}' END,
         pg_column_size(checkpoint) + pg_column_size(metadata)
     FROM checkpoints WHERE thread_id = ANY(%(threads)s)
     """
@@ -190,6 +191,7 @@ class _Read:
     held: dict[Key, Kept] = field(default_factory=dict)
     blobs: dict[Place, Blob] = field(default_factory=dict)
     parents: dict[Key, str | None] = field(default_factory=dict)
+    segments: dict[Key, Mapping[str, str]] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     writes: int = 0
     values: int = 0
@@ -286,10 +288,18 @@ class PostgresRows:
         return [_thread(thread, read, look) for thread, read in found.items()]
 
     def _list(self, found: Mapping[str, _Read], look: Look) -> None:
-        asked = {"sources": look.retain.sources, "threads": [*found]}
-        for thread, space, id, parent, source, root, ancestor, size in self._all(_ROWS, asked):
+        asked = {
+            "sources": look.retain.sources,
+            "inherits": look.inherits,
+            "threads": [*found],
+        }
+        for thread, space, id, parent, source, root, ancestor, segments, size in self._all(
+            _ROWS, asked
+        ):
             key, read = Key(space, id), found[thread]
             read.rows[key] = Row(space, id, parent or ancestor, source, root)
+            if segments:
+                read.segments[key] = segments
             read.parents[key] = parent
             read.sizes[key] = size
 
@@ -357,12 +367,13 @@ class PostgresRows:
         key = Key(space, id)
         try:
             one = self._kept(read, key, checkpoint, metadata, said.get((thread, key), []), look)
-            one = replace(one, folded=self._folded(thread, one, look)) if one.deltas else one
+            one = replace(one, folded=self._folded(thread, one, look))
         except psycopg.Error:
             raise
         except Exception:
             read.skip = Skip.UNREADABLE
             return
+        one = replace(one, segments=inherited(one, read.rows, read.segments))
         read.held[key] = one
         needs = [one.record.before] if one.record.before else []
         if set(one.deltas) - one.folded.keys():
@@ -414,13 +425,15 @@ class PostgresRows:
         return replace(one, deltas=deltas_of(one, known))
 
     def _folded(self, thread: str, one: Kept, look: Look) -> dict[str, list[Any]]:
+        found = whole_lists(one, look)
         if look.reducer is None or one.frozen or not look.channels.issuperset(one.deltas):
-            return {}
+            return found
+        if not one.deltas:
+            return found
         saver, config = self.saver(), at(thread, one.key)
         whole = saver.get_tuple(config)
         if whole is None:
-            return {}
-        found = {}
+            return found
         for channel in one.deltas:
             past = saver.get_delta_channel_history(config=config, channels=[channel])
             folded = fold(whole._replace(pending_writes=[]), past, channel, look.reducer)
@@ -512,6 +525,13 @@ class PostgresRows:
         for channel, versions in freed.items():
             if versions:
                 self.connection.execute(_GONE_BLOBS, (thread, space, channel, [*versions]))
+
+    def has_archive(self) -> bool:
+        """Tell whether anything was ever archived here, or a job has run."""
+        if self._all("SELECT to_regclass('reducing_saver_jobs') IS NOT NULL", ())[0][0]:
+            return True
+        statement = "SELECT EXISTS (SELECT 1 FROM store WHERE prefix LIKE 'reducing_saver.%%')"
+        return self.has_store() and bool(self._all(statement, ())[0][0])
 
     def has_store(self) -> bool:
         """Tell whether the tables of the store are there."""

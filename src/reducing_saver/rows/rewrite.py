@@ -8,7 +8,7 @@ that its own metadata names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -115,15 +115,24 @@ def again(proposals: Sequence[Proposal], before: Sequence[Proposal]) -> list[Pro
 
 
 def rewrite(thread: Thread, proposals: Sequence[Proposal], setting: Setting) -> Rewrite | Skip:
-    """Return what changes, or why nothing may: a pending write names what would leave."""
+    """Return what changes, or why nothing may.
+
+    A list stays whole where a pending write of its checkpoint names what would leave: a subgraph,
+    say, repeats all that it was given.
+    """
     stored = {one.key: one for one in thread.kept}
+    refused = {
+        shared(proposal.offer, step)
+        for proposal in proposals
+        for step in proposal.steps
+        if _refuses(stored[_key(proposal)], step)
+    }
+    proposals = [_without(proposal, refused) for proposal in proposals]
     changes: dict[Key, Change] = {}
     leaves: dict[str, Leave] = {}
     gone: set[tuple[str, str, str]] = set()
     for proposal in proposals:
-        one = stored[Key(proposal.offer.namespace, proposal.offer.checkpoint["id"])]
-        if any(_refuses(one, step) for step in proposal.steps):
-            return Skip.REFUSED
+        one = stored[_key(proposal)]
         settled = settle(proposal, setting)
         changes[one.key] = _change(one, proposal, settled)
         leaves |= {leave.segment.id: leave for leave in settled.leaves}
@@ -134,11 +143,14 @@ def rewrite(thread: Thread, proposals: Sequence[Proposal], setting: Setting) -> 
             for message in step.summarisable()
         }
     for one in thread.kept:
-        changes[one.key] = _owed(one, changes.get(one.key, Change(one.key)))
+        owed = _owed(one, changes.get(one.key, Change(one.key)))
+        changes[one.key] = _carried(one, owed)
     for key, ancestor in thread.severed():
         if ancestor is not None:
             changes[key] = _following(stored[key], changes[key], ancestor)
     altered = [c for c in changes.values() if c.lists or c.snapshots or c.metadata is not None]
+    if refused and not altered and len(thread.kept) == len(thread.rows):
+        return Skip.REFUSED
     return Rewrite(tuple(altered), tuple(leaves.values()), len(gone))
 
 
@@ -195,7 +207,7 @@ def _offer(thread: str, one: Kept, at: When, setting: Setting, namespace_key: st
         # As if each list was just written: then it is reduced under the version it has.
         {channel: versions[channel] for channel in channels if channel in versions},
         namespace=one.key.namespace,
-        parent=Trace(recorded=record.before, segments=record.segments),
+        parent=Trace(recorded=record.before, segments=one.segments),
         next_version=_none,
         folded=one.folded if at is When.REST else {},
         thread=thread,
@@ -217,6 +229,18 @@ def _like(step: Step, made: Step) -> Step:
 
 def _said(messages: Iterable[Any]) -> list[str]:
     return [identity(message) for message in messages]
+
+
+def _key(proposal: Proposal) -> Key:
+    return Key(proposal.offer.namespace, proposal.offer.checkpoint["id"])
+
+
+def _without(proposal: Proposal, refused: Collection[Shared]) -> Proposal:
+    steps = tuple(
+        step.held_back(0) if shared(proposal.offer, step) in refused else step
+        for step in proposal.steps
+    )
+    return replace(proposal, steps=steps)
 
 
 def _refuses(one: Kept, step: Step) -> bool:
@@ -261,6 +285,17 @@ def _owed(one: Kept, change: Change) -> Change:
             snapshots[channel] = one.folded[channel]
             _, metadata = snapshot(one.checkpoint, metadata, channel, [])
     return replace(change, metadata=metadata, snapshots=snapshots) if snapshots else change
+
+
+def _carried(one: Kept, change: Change) -> Change:
+    """Return a change that carries on what an older checkpoint of the line has archived."""
+    if change.metadata is not None and Record.read(change.metadata).segments:
+        return change
+    if not one.segments or one.record.segments:
+        return change
+    metadata = one.metadata if change.metadata is None else change.metadata
+    record = replace(Record.read(metadata), segments=one.segments)
+    return replace(change, metadata=record.written(metadata))
 
 
 def _following(one: Kept, change: Change, ancestor: str) -> Change:

@@ -22,7 +22,7 @@ from langgraph.store.base import BaseStore
 from .._delta import fold
 from .._record import Record
 from .._retain import Key, Row
-from .backend import Edit, Head, Value, ancestors, deltas_of
+from .backend import Edit, Head, Value, ancestors, deltas_of, inherited, whole_lists
 from .packed import put_list, put_value
 from .rewrite import Change, Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, state_of
@@ -116,7 +116,7 @@ class SqliteRows:
         return found
 
     def _load(self, thread: str, look: Look) -> Thread:
-        rows, sizes = self._rows(thread, look)
+        rows, sizes, segments = self._rows(thread, look)
         if look.young is not None and any(row.id >= look.young for row in rows.values()):
             return Thread(thread, tuple(rows.values()), skip=Skip.YOUNG)
         parents = {Key(row.namespace, row.parent or "") for row in rows.values()}
@@ -124,7 +124,8 @@ class SqliteRows:
         while fresh := chosen([*rows.values()], look) - held.keys():
             for key in fresh:
                 one = replace(self._kept(thread, key, look), tip=key not in parents)
-                one = replace(one, folded=self._folded(thread, one, look)) if one.deltas else one
+                one = replace(one, folded=self._folded(thread, one, look))
+                one = replace(one, segments=inherited(one, rows, segments))
                 held[key] = one
                 rows[key] = replace(rows[key], needs=self._needs(thread, one, rows))
         kept = [held[key] for key in sorted(chosen([*rows.values()], look), key=lambda k: k.id)]
@@ -133,8 +134,11 @@ class SqliteRows:
         read = Thread(thread, tuple(rows.values()), tuple(kept), skip=skip, waits=waits)
         return replace(read, bytes=self._bytes(read, sizes))
 
-    def _rows(self, thread: str, look: Look) -> tuple[dict[Key, Row], dict[Key, tuple[int, int]]]:
+    def _rows(
+        self, thread: str, look: Look
+    ) -> tuple[dict[Key, Row], dict[Key, tuple[int, int]], dict[Key, Mapping[str, str]]]:
         rows: dict[Key, Row] = {}
+        segments: dict[Key, Mapping[str, str]] = {}
         sizes: dict[Key, tuple[int, int]] = {}
         listed = self.connection.execute(
             "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, "
@@ -148,17 +152,19 @@ class SqliteRows:
         described = self.connection.execute(
             "SELECT checkpoint_ns, checkpoint_id, metadata FROM checkpoints WHERE thread_id = ?1 "
             "AND (?2 OR parent_checkpoint_id IS NULL OR instr(checkpoint_ns, ':') > 0)",
-            (thread, look.retain.sources),
+            (thread, look.retain.sources or look.inherits),
         )
         for namespace, id, text in described:
             metadata, key = _metadata(text), Key(namespace, id)
+            record = Record.read(metadata)
+            segments[key] = record.segments
             rows[key] = replace(
                 rows[key],
-                parent=rows[key].parent or Record.read(metadata).ancestor,
+                parent=rows[key].parent or record.ancestor,
                 source=metadata.get("source"),
                 root=(metadata.get("parents") or {}).get(""),
             )
-        return rows, sizes
+        return rows, sizes, segments
 
     def _kept(self, thread: str, key: Key, look: Look) -> Kept:
         kind, data, text, parent = self.connection.execute(
@@ -190,13 +196,15 @@ class SqliteRows:
         return replace(one, deltas=deltas_of(one, checkpoint["channel_values"]))
 
     def _folded(self, thread: str, one: Kept, look: Look) -> dict[str, list[Any]]:
+        found = whole_lists(one, look)
         if look.reducer is None or one.frozen or not look.channels.issuperset(one.deltas):
-            return {}
-        saver, found = self.saver(), {}
-        config = at(thread, one.key)
+            return found
+        if not one.deltas:
+            return found
+        saver, config = self.saver(), at(thread, one.key)
         known = saver.get_tuple(config)
         if known is None:
-            return {}
+            return found
         for channel in one.deltas:
             past = saver.get_delta_channel_history(config=config, channels=[channel])
             folded = fold(known._replace(pending_writes=[]), past, channel, look.reducer)
@@ -347,6 +355,21 @@ class SqliteRows:
         metadata: Any = _metadata(text)
         record = replace(Record.read(metadata), ancestor=ancestor)
         self._describe(thread, key, record.written(metadata))
+
+    def has_archive(self) -> bool:
+        """Tell whether anything was ever archived here, or a job has run."""
+        if self.connection.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' "
+            "AND name = 'reducing_saver_jobs'"
+        ).fetchone()[0]:
+            return True
+        if not self.has_store():
+            return False
+        found = self.connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM store WHERE prefix >= ? AND prefix < ?)",
+            ("reducing_saver.", "reducing_saver/"),
+        ).fetchone()
+        return bool(found[0])
 
     def has_store(self) -> bool:
         """Tell whether the tables of the store are there."""

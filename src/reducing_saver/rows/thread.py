@@ -68,6 +68,8 @@ class Look:
     - `young`: ids from here on are too young; None takes all.
     - `places`: where lists are, by name; empty reads none.
     - `reducer`: of the delta channels among them.
+    - `inherits`: older checkpoints may name archived segments that those after them do not: a
+      bare saver carries none forward.
     """
 
     retain: Retain
@@ -75,6 +77,7 @@ class Look:
     young: str | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
     reducer: Reducer | None = None
+    inherits: bool = False
 
     @property
     def channels(self) -> frozenset[str]:
@@ -92,6 +95,8 @@ class Kept:
     - `deltas`: delta channels whose value is made from older checkpoints; `folded`: the lists of
       those that could be made.
     - `tip`: no stored checkpoint follows it.
+    - `segments`: the newest archived ones of its line, by channel, which its own metadata or that
+      of an older checkpoint names.
     - `stored`: values as the serializer wrote them, by channel (or one, under `""`), and `sizes`
       what they take.
     """
@@ -105,6 +110,7 @@ class Kept:
     deltas: tuple[str, ...] = ()
     folded: Mapping[str, list[Any]] = field(default_factory=dict)
     tip: bool = True
+    segments: Mapping[str, str] = field(default_factory=dict)
     stored: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
 
