@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -62,6 +62,10 @@ class Entry:
     def who(self) -> str:
         """Return the identity of the message, which its edits share."""
         return self.key.partition(".")[0]
+
+
+Parcel: TypeAlias = tuple[Segment, Sequence[Entry], bool]
+"""A segment, its messages, and whether it waits for hooks."""
 
 
 @runtime_checkable
@@ -152,8 +156,8 @@ class StoreArchive:
         """Store a segment and its messages; return when they are safe."""
         await self._arun(_writing(segment, entries, tell))
 
-    def write_all(self, parcels: Sequence[tuple[Segment, Sequence[Entry], bool]]) -> None:
-        """Store several segments with their messages in few batches; `bool` is `tell`."""
+    def write_all(self, parcels: Iterable[Parcel]) -> None:
+        """Store several segments with their messages in few batches, without a text index."""
         self._run(_writing_all(parcels))
 
     def threads(self) -> list[str]:
@@ -280,23 +284,24 @@ def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> Steps[No
     yield last
 
 
-def _writing_all(parcels: Sequence[tuple[Segment, Sequence[Entry], bool]]) -> Steps[None]:
-    """Write the messages first, and what points to them last."""
-    yield from _batches(
-        PutOp(place_of(segment.thread, "messages"), entry.key, *_value(entry))
-        for segment, entries, _ in parcels
-        for entry in entries
-    )
-    last = [
-        PutOp(place_of(one.thread, "segments"), one.id, one.as_dict(), False)
-        for one, _, _ in parcels
-    ]
-    last += [
-        PutOp(place_of(one.thread, "pending"), one.id, {"thread": one.thread}, False)
-        for one, _, tell in parcels
-        if tell
-    ]
-    yield from _batches(last)
+def _writing_all(parcels: Iterable[Parcel]) -> Steps[None]:
+    yield from _batches(PutOp(*row, False) for row in rows_of(parcels))
+
+
+def rows_of(parcels: Iterable[Parcel]) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
+    """Yield what is stored of segments: places, keys, values; what points to others comes last."""
+    segments = []
+    for segment, entries, tell in parcels:
+        segments.append((segment, tell))
+        place = place_of(segment.thread, "messages")
+        for entry in entries:
+            yield place, entry.key, _value(entry)[0]
+    for segment, _ in segments:
+        yield place_of(segment.thread, "segments"), segment.id, segment.as_dict()
+    for segment, tell in segments:
+        if tell:
+            place = place_of(segment.thread, "pending")
+            yield place, segment.id, {"thread": segment.thread}
 
 
 def _waiting() -> Steps[list[str]]:

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from .._archive import Archive, Entry, StoreArchive
+from .._archive import Archive, Entry, Parcel
 from .._channel import Place
 from .._delivery import pack
 from .._delta import Reducer
 from .._reduction import Proposal, Setting
 from .._retain import floor
 from .._roll import summarise as make_summaries
-from .._segment import Leave, Segment
+from .._segment import Leave
 from .._stats import Counts
 from .._summary import Summary
 from ..engine import Window
@@ -269,21 +269,21 @@ class Worker:
 
     def _archive(self, edits: Iterable[Edit]) -> dict[str, int]:
         """Archive in the same transaction; returns bytes by thread, wherever they are."""
-        parcels: list[tuple[Segment, Sequence[Entry], bool]] = []
+        parcels: list[Parcel] = []
         sizes: dict[str, int] = {}
         for edit in edits:
             packed = self._parcels(edit)
             sizes[edit.thread.id] = _weight(packed)
             parcels += packed
         if self.task.archive == "same" and parcels:
-            StoreArchive(self.rows.store()).write_all(parcels)
+            self.rows.archive(parcels)
         return sizes
 
     def archived(self, edit: Edit) -> int:
         """Return how many bytes the archive would take."""
         return _weight(self._parcels(edit))
 
-    def _parcels(self, edit: Edit) -> list[tuple[Segment, list[Entry], bool]]:
+    def _parcels(self, edit: Edit) -> list[Parcel]:
         if self.task.archive is None:
             return []
         return [
@@ -338,7 +338,7 @@ def _is_lost(error: Exception) -> bool:
     return type(error).__module__.startswith("psycopg") and type(error).__name__ in _LOST
 
 
-def _weight(parcels: Iterable[tuple[Segment, Sequence[Entry], bool]]) -> int:
+def _weight(parcels: Iterable[Parcel]) -> int:
     """Return what the same messages take in an archive, once: stores hold base64."""
     sizes = {entry.key: 4 * len(entry.data) // 3 for _, entries, _ in parcels for entry in entries}
     return sum(sizes.values())

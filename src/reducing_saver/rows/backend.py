@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
+from .._archive import Parcel
 from .._delta import snapshotted
 from .._retain import Key, Row
 from .rewrite import Rewrite
@@ -48,7 +49,7 @@ class Edit:
     @property
     def changes(self) -> bool:
         """Tell whether anything is written or deleted."""
-        return bool(self.deleted or self.rewrite.changes or self.thread.severed())
+        return bool(self.deleted or self.rewrite.changes or self.thread.severed)
 
 
 class Head(NamedTuple):
@@ -87,6 +88,9 @@ class Rows(Protocol):
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
+
+    def archive(self, parcels: Sequence[Parcel]) -> None:
+        """Write segments and messages into the store of the database; only within `writing`."""
 
     def has_archive(self) -> bool:
         """Tell whether anything was ever archived here, or a job has run."""

@@ -22,6 +22,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import BaseStore
 from psycopg.types.json import Jsonb
 
+from .._archive import Parcel, rows_of
 from .._channel import may_wait
 from .._delta import fold
 from .._retain import Key, Row
@@ -29,7 +30,7 @@ from .backend import Edit, Head, Value, ancestors, deltas_of, inherited, whole_l
 from .packed import put_list
 from .rewrite import Rewrite
 from .sqlite import at
-from .thread import Bytes, Kept, Look, Skip, Thread, chosen, state_of
+from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
 
 _LOCK_TIMEOUT = "5s"
 _IDLE_TIMEOUT = "60s"
@@ -170,6 +171,14 @@ _FOLLOW = """
     """
 
 
+_ARCHIVE = """
+    INSERT INTO store (prefix, key, value, created_at, updated_at)
+    SELECT u.prefix, u.key, u.value, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP
+    FROM unnest(%s::text[], %s::text[], %s::jsonb[]) AS u(prefix, key, value)
+    ON CONFLICT (prefix, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
+    """
+
+
 class Blob(NamedTuple):
     """Hold a stored value, what it takes, and the value itself where it was asked for."""
 
@@ -197,6 +206,10 @@ class _Read:
     values: int = 0
     kept_writes: int = 0
     skip: Skip | None = None
+    keys: frozenset[Key] = frozenset()
+
+    def needs(self, key: Key) -> bool:
+        return self.skip is None and bool(self.rows[key].needs)
 
     def is_young(self, floor: str | None) -> bool:
         return floor is not None and any(key.id >= floor for key in self.rows)
@@ -315,13 +328,12 @@ class PostgresRows:
 
     def _keep(self, found: Mapping[str, _Read], look: Look) -> None:
         """Read the checkpoints that stay, and those that they need, until there are no more."""
-        while True:
-            fresh = [
-                (thread, key)
-                for thread, read in found.items()
-                if read.skip is None
-                for key in chosen([*read.rows.values()], look) - read.held.keys()
-            ]
+        open_threads = {thread: read for thread, read in found.items() if read.skip is None}
+        while open_threads:
+            fresh = []
+            for thread, read in open_threads.items():
+                read.keys = chosen([*read.rows.values()], look)
+                fresh += [(thread, key) for key in read.keys - read.held.keys()]
             if not fresh:
                 return
             rows = self._all(_KEPT, (_TASKS, *_columns([(t, *key) for t, key in fresh], 3)))
@@ -329,6 +341,8 @@ class PostgresRows:
             for row in rows:
                 if found[row[0]].skip is None:
                     self._read(found[row[0]], row, said, look)
+            again = {thread for thread, key in fresh if found[thread].needs(key)}
+            open_threads = {thread: found[thread] for thread in again}
 
     def _values(
         self,
@@ -537,6 +551,15 @@ class PostgresRows:
         """Tell whether the tables of the store are there."""
         return bool(self._all("SELECT to_regclass('store') IS NOT NULL", ())[0][0])
 
+    def archive(self, parcels: Sequence[Parcel]) -> None:
+        """Write segments and messages into the store, in one statement and this transaction.
+
+        What LangGraph's store would write, without a statement of thousands of parameters.
+        """
+        items = {(".".join(place), key): value for place, key, value in rows_of(parcels)}
+        columns = _columns([(*name, Jsonb(value)) for name, value in items.items()], 3)
+        self.connection.execute(_ARCHIVE, columns, prepare=False)
+
     def prepare_store(self) -> None:
         """Make the tables of the store, outside of any transaction."""
         from langgraph.store.postgres import PostgresStore
@@ -569,24 +592,25 @@ def _thread(thread: str, read: _Read, look: Look) -> Thread:
     if read.skip is not None:
         size = Bytes(stays=read.values + read.writes + sum(read.sizes.values()))
         return Thread(thread, rows, bytes=size, skip=read.skip)
-    keys = chosen(rows, look)
+    keys = read.keys
     kept = tuple(read.held[key] for key in sorted(keys, key=lambda key: key.id))
     skip, waits = state_of(kept, look)
-    return Thread(thread, rows, kept, read.bytes(keys), skip, waits)
+    cut = severed(kept, read.rows)
+    return Thread(thread, rows, kept, read.bytes(keys), cut, skip, waits)
 
 
 def _described(edit: Edit) -> Iterator[tuple[Any, ...]]:
     """Yield what changes in rows of `checkpoints`: parents, metadata, marks of snapshots."""
-    severed = {one.key for one in edit.thread.severed()}
+    cut = {one.key for one in edit.thread.severed}
     changes = {change.key: change for change in edit.rewrite.changes}
-    for key in sorted(severed | changes.keys()):
+    for key in sorted(cut | changes.keys()):
         change = changes.get(key)
         metadata = None if change is None or change.metadata is None else Jsonb(change.metadata)
         marks = (
             Jsonb(dict.fromkeys(change.snapshots, True)) if change and change.snapshots else None
         )
-        if key in severed or metadata is not None or marks is not None:
-            yield edit.thread.id, *key, key in severed, metadata, marks
+        if key in cut or metadata is not None or marks is not None:
+            yield edit.thread.id, *key, key in cut, metadata, marks
 
 
 def _columns(rows: Sequence[Sequence[Any]], amount: int) -> list[list[Any]]:

@@ -145,7 +145,7 @@ def rewrite(thread: Thread, proposals: Sequence[Proposal], setting: Setting) -> 
     for one in thread.kept:
         owed = _owed(one, changes.get(one.key, Change(one.key)))
         changes[one.key] = _carried(one, owed)
-    for key, ancestor in thread.severed():
+    for key, ancestor in thread.severed:
         if ancestor is not None:
             changes[key] = _following(stored[key], changes[key], ancestor)
     altered = [c for c in changes.values() if c.lists or c.snapshots or c.metadata is not None]

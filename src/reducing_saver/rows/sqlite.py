@@ -19,13 +19,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
+from .._archive import Parcel, StoreArchive
 from .._delta import fold
 from .._record import Record
 from .._retain import Key, Row
 from .backend import Edit, Head, Value, ancestors, deltas_of, inherited, whole_lists
 from .packed import put_list, put_value
 from .rewrite import Change, Rewrite
-from .thread import Bytes, Kept, Look, Skip, Thread, chosen, state_of
+from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
 
 _BUSY_SECONDS = 30.0
 _TASKS = "__pregel_tasks"
@@ -131,7 +132,9 @@ class SqliteRows:
         kept = [held[key] for key in sorted(chosen([*rows.values()], look), key=lambda k: k.id)]
         skip, waits = state_of(kept, look)
         skip = Skip.UNPUT if self._unput(thread, rows) else skip
-        read = Thread(thread, tuple(rows.values()), tuple(kept), skip=skip, waits=waits)
+        cut = severed(kept, rows)
+        whole = (*rows.values(),)
+        read = Thread(thread, whole, tuple(kept), severed=cut, skip=skip, waits=waits)
         return replace(read, bytes=self._bytes(read, sizes))
 
     def _rows(
@@ -288,8 +291,8 @@ class SqliteRows:
             self._rewrite(edit)
             gone = {row.key for row in edit.thread.rows} - edit.thread.keys
             self._remove(edit.thread.id, gone)
-            for severed in edit.thread.severed():
-                self._sever(edit.thread.id, severed.key)
+            for cut in edit.thread.severed:
+                self._sever(edit.thread.id, cut.key)
 
     def _rewrite(self, edit: Edit) -> None:
         for change, value in zip(edit.rewrite.changes, edit.values, strict=True):
@@ -377,6 +380,10 @@ class SqliteRows:
             "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'store'"
         ).fetchone()
         return bool(found[0])
+
+    def archive(self, parcels: Sequence[Parcel]) -> None:
+        """Write segments and messages into the store, in this transaction."""
+        StoreArchive(self.store()).write_all(parcels)
 
     def prepare_store(self) -> None:
         """Make the tables of the store, outside of any transaction."""

@@ -149,6 +149,7 @@ class Thread:
     rows: tuple[Row, ...] = ()
     kept: tuple[Kept, ...] = ()
     bytes: Bytes = field(default_factory=Bytes)
+    severed: tuple[Severed, ...] = ()
     skip: Skip | None = None
     waits: Skip | None = None
 
@@ -166,21 +167,23 @@ class Thread:
         """Return it with a reason to leave it as it is."""
         return replace(self, skip=reason)
 
-    def severed(self) -> list[Severed]:
-        """Return whose parents go."""
-        rows, keys = {row.key: row for row in self.rows}, self.keys
-        found = []
-        for one in self.kept:
-            space = one.key.namespace
-            if one.parent is None or Key(space, one.parent) in keys:
-                continue
-            before, seen = one.parent, {one.key.id}
-            while before and Key(space, before) not in keys and before not in seen:
-                seen.add(before)
-                row = rows.get(Key(space, before))
-                before = (row.parent or "") if row else ""
-            found.append(Severed(one.key, before if Key(space, before) in keys else None))
-        return found
+
+def severed(kept: Sequence[Kept], rows: Mapping[Key, Row]) -> tuple[Severed, ...]:
+    """Return whose parents go while they stay."""
+    keys = {one.key for one in kept}
+    found = []
+    for one in kept:
+        space = one.key.namespace
+        if one.parent is None or Key(space, one.parent) in keys:
+            continue
+        before, seen = one.parent, {one.key.id}
+        # Of a single one nothing before it stays.
+        while len(keys) > 1 and before and Key(space, before) not in keys and before not in seen:
+            seen.add(before)
+            row = rows.get(Key(space, before))
+            before = (row.parent or "") if row else ""
+        found.append(Severed(one.key, before if Key(space, before) in keys else None))
+    return tuple(found)
 
 
 def chosen(rows: Sequence[Row], look: Look) -> frozenset[Key]:
