@@ -14,6 +14,19 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from reducing_saver import ReducingSaver, StoreArchive, Window
 
 
+ORPHANS = """
+    SELECT count(*) FROM {} w WHERE NOT EXISTS (
+        SELECT 1 FROM checkpoints c WHERE c.thread_id = w.thread_id
+        AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+    )"""
+UNNAMED = """
+    SELECT count(*) FROM checkpoint_blobs b WHERE NOT EXISTS (
+        SELECT 1 FROM checkpoints c WHERE c.thread_id = b.thread_id
+        AND c.checkpoint_ns = b.checkpoint_ns
+        AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version
+    )"""
+
+
 @dataclass
 class House:
     """Hold a saver with its database and the store in it."""
@@ -44,7 +57,19 @@ class House:
         return "checkpoint_writes" if self.kind == "postgres" else "writes"
 
     def count(self, table: str) -> int:
-        return int(self.run(f"SELECT count(*) FROM {table}")[0][0])
+        return int(self.run(f"SELECT count(*) FROM {table}")[0][0])  # noqa: S608
+
+    def digest(self, table: str) -> str:
+        """Return a digest of all rows of a table (Postgres)."""
+        said = f"SELECT md5(string_agg(t::text, '' ORDER BY t::text)) FROM {table} t"  # noqa: S608
+        return str(self.run(said)[0][0])
+
+    def orphans(self) -> int:
+        """Count writes of no checkpoint, and blobs that no checkpoint names."""
+        lost = self.run(ORPHANS.format(self.writes))[0][0]
+        if self.kind == "postgres":
+            lost += self.run(UNNAMED)[0][0]
+        return int(lost)
 
 
 Build = Callable[[], House]
