@@ -13,7 +13,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from reducing_saver import ReducingSaver, StoreArchive, Window
 
-
 ORPHANS = """
     SELECT count(*) FROM {} w WHERE NOT EXISTS (
         SELECT 1 FROM checkpoints c WHERE c.thread_id = w.thread_id
