@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
+import orjson
 import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -97,14 +98,14 @@ _SAID = """
     """
 _REWRITE = """
     UPDATE checkpoint_blobs AS b SET type = u.type, blob = u.blob
-    FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %b::bytea[])
         AS u(thread, space, channel, version, type, blob)
     WHERE b.thread_id = u.thread AND b.checkpoint_ns = u.space AND b.channel = u.channel
     AND b.version = u.version
     """
 _SNAPSHOT = """
     INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %b::bytea[])
     ON CONFLICT (thread_id, checkpoint_ns, channel, version)
     DO UPDATE SET type = excluded.type, blob = excluded.blob
     """
@@ -115,7 +116,7 @@ _DESCRIBE = """
         checkpoint = CASE WHEN u.snapshots IS NULL THEN c.checkpoint
             ELSE jsonb_set(c.checkpoint, '{channel_values}',
                 coalesce(c.checkpoint -> 'channel_values', '{}') || u.snapshots) END
-    FROM unnest(%s::text[], %s::text[], %s::text[], %s::bool[], %s::jsonb[], %s::jsonb[])
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::bool[], %b::jsonb[], %b::jsonb[])
         AS u(thread, space, id, severed, metadata, snapshots)
     WHERE c.thread_id = u.thread AND c.checkpoint_ns = u.space AND c.checkpoint_id = u.id
     """
@@ -174,7 +175,7 @@ _FOLLOW = """
 _ARCHIVE = """
     INSERT INTO store (prefix, key, value, created_at, updated_at)
     SELECT u.prefix, u.key, u.value, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP
-    FROM unnest(%s::text[], %s::text[], %s::jsonb[]) AS u(prefix, key, value)
+    FROM unnest(%s::text[], %s::text[], %b::jsonb[]) AS u(prefix, key, value)
     ON CONFLICT (prefix, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
     """
 
@@ -557,7 +558,7 @@ class PostgresRows:
         What LangGraph's store would write, without a statement of thousands of parameters.
         """
         items = {(".".join(place), key): value for place, key, value in rows_of(parcels)}
-        columns = _columns([(*name, Jsonb(value)) for name, value in items.items()], 3)
+        columns = _columns([(*name, _jsonb(value)) for name, value in items.items()], 3)
         self.connection.execute(_ARCHIVE, columns, prepare=False)
 
     def prepare_store(self) -> None:
@@ -611,6 +612,11 @@ def _described(edit: Edit) -> Iterator[tuple[Any, ...]]:
         )
         if key in cut or metadata is not None or marks is not None:
             yield edit.thread.id, *key, key in cut, metadata, marks
+
+
+def _jsonb(value: object) -> Jsonb:
+    # What LangGraph's store writes its values with; three times as fast as `json`.
+    return Jsonb(value, dumps=orjson.dumps)
 
 
 def _columns(rows: Sequence[Sequence[Any]], amount: int) -> list[list[Any]]:
