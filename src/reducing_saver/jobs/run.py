@@ -103,7 +103,8 @@ def compact(
     wanted = None if threads is None else [*threads]
     if dry_run:
         return _dry(source, task, name or "", pace, wanted, progress)
-    run = _Run(source, task, name or _default_name(task), pace, wanted, progress, tuple(on_evict))
+    named, hooks = isinstance(saver_or_dsn, str), tuple(on_evict)
+    run = _Run(source, task, name or _default_name(task), pace, wanted, progress, hooks, named)
     return run.go(executor, vacuum=vacuum)
 
 
@@ -407,6 +408,7 @@ class _Run:
     threads: list[str] | None = None
     progress: Tick | None = None
     hooks: tuple[Hook, ...] = ()
+    named: bool = False
     counts: Counts = field(default_factory=Counts)
     started: float = field(default_factory=time.monotonic)
 
@@ -449,7 +451,7 @@ class _Run:
             with rows.writing():
                 size = CHUNK[self.source.backend]
                 return ledger.plan(self.name, _print_of(spec), spec, heads, size)
-        found = ledger.find(self.name)
+        found = ledger.find(self.name) if ledger.exists() else None
         if found is None or found.fingerprint != _print_of(spec):
             raise JobError("another job runs in this database; reducing-saver status names it")
         return found
@@ -470,7 +472,9 @@ class _Run:
 
     def _has_processes(self, rows: Any, job: Job) -> bool:
         """Tell whether it is worth to start processes, and they can be told what to do."""
-        if self.source.backend != "postgres" or self.source.own_serde or self.task.prepares:
+        if self.source.backend != "postgres" or self.source.own_serde is not None:
+            return False
+        if not self.named or self.task.prepares:
             return False
         if self.hooks and self.task.archive is None:
             return False

@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -36,17 +36,21 @@ class Source:
     """Hold how a database is reached.
 
     - `backend`: its kind; `dsn`: what opens it anywhere, None where only `shared` does.
-    - `serde`: what wrote its values; `own_serde` that it is not the default.
+    - `own_serde`: what wrote its values, where that is not the default one.
     - `shared`: a saver's connection, where the database is in memory, and its lock.
     - `path`: of schemas, as a saver has set it (Postgres).
     """
 
     backend: Literal["postgres", "sqlite"]
     dsn: str | None
-    serde: SerializerProtocol = field(default_factory=JsonPlusSerializer)
-    own_serde: bool = False
+    own_serde: SerializerProtocol | None = None
     shared: tuple[Any, Any] | None = None
     path: str | None = None
+
+    @property
+    def serde(self) -> SerializerProtocol:
+        """Return what reads and writes its values."""
+        return JsonPlusSerializer() if self.own_serde is None else self.own_serde
 
     @contextmanager
     def open(self, *, read_only: bool = False) -> Iterator[Any]:
@@ -81,7 +85,7 @@ def source_of(given: object, *, serde: SerializerProtocol | None = None) -> Sour
         return _named(str(given), serde)
     if not isinstance(given, BaseCheckpointSaver):
         raise ConfigurationError("saver", given, _ALLOWED)
-    serde = serde or given.serde
+    serde = _own(serde or given.serde)
     modules = [kind.__module__ for kind in type(given).__mro__]
     if any(name.startswith("langgraph.checkpoint.postgres") for name in modules):
         return _of_postgres(given, modules, serde)
@@ -89,29 +93,38 @@ def source_of(given: object, *, serde: SerializerProtocol | None = None) -> Sour
         return _of_sqlite(given, serde)
     if "langgraph.checkpoint.sqlite.aio" in modules:
         path = _ask(given, lambda: _file_of(given))
-        return Source("sqlite", _there(path, given), serde, True)
+        return Source("sqlite", _there(path, given), serde)
     raise ConfigurationError("saver", given, _ALLOWED)
 
 
+def _own(serde: SerializerProtocol) -> SerializerProtocol | None:
+    """Return a serializer unless it is LangGraph's: that cannot be sent to another process.
+
+    One made by a process for itself reads the same lists: a saver's allow-lists are about the
+    types of other channels, which keep their bytes.
+    """
+    plain = type(serde) is JsonPlusSerializer and not serde.pickle_fallback
+    return None if plain else serde
+
+
 def _named(text: str, serde: SerializerProtocol | None) -> Source:
-    own = serde is not None
-    used = serde or JsonPlusSerializer()
+    used = None if serde is None else _own(serde)
     if text.startswith(("postgresql://", "postgres://")) or "dbname=" in text:
-        return Source("postgres", text, used, own)
+        return Source("postgres", text, used)
     if "://" in text and not text.startswith("sqlite://"):
         raise ConfigurationError("saver", text.partition("://")[0] + "://...", _ALLOWED)
     path = unquote(text.removeprefix("sqlite://").removeprefix("/")) if "://" in text else text
     if not Path(path).is_file():
         raise ConfigurationError("saver", text, "the path of a SQLite file that is there")
-    return Source("sqlite", path, used, own)
+    return Source("sqlite", path, used)
 
 
-def _of_sqlite(saver: Any, serde: SerializerProtocol) -> Source:
+def _of_sqlite(saver: Any, serde: SerializerProtocol | None) -> Source:
     with saver.lock:
         path = _main(saver.conn.execute("PRAGMA database_list").fetchall())
     if path:
-        return Source("sqlite", path, serde, True)
-    return Source("sqlite", None, serde, True, shared=(saver.conn, saver.lock))
+        return Source("sqlite", path, serde)
+    return Source("sqlite", None, serde, shared=(saver.conn, saver.lock))
 
 
 async def _file_of(saver: Any) -> str:
@@ -129,7 +142,7 @@ def _there(path: str, saver: object) -> str:
     return path
 
 
-def _of_postgres(saver: Any, modules: list[str], serde: SerializerProtocol) -> Source:
+def _of_postgres(saver: Any, modules: list[str], serde: SerializerProtocol | None) -> Source:
     if "langgraph.checkpoint.postgres.shallow" in modules:
         raise ConfigurationError("saver", saver, "a PostgresSaver: a shallow one has no history")
     from psycopg.conninfo import make_conninfo
@@ -144,7 +157,7 @@ def _of_postgres(saver: Any, modules: list[str], serde: SerializerProtocol) -> S
         password = held.info.password
         dsn = make_conninfo("", **known, **({"password": password} if password else {}))
     path = _ask(saver, lambda: _path_of(saver)) if "aio" in modules[0] else _path(saver)
-    return Source("postgres", dsn, serde, True, path=path)
+    return Source("postgres", dsn, serde, path=path)
 
 
 def _path(saver: Any) -> str:
