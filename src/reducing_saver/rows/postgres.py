@@ -318,14 +318,11 @@ class PostgresRows:
             read.sizes[key] = size
 
     def _weigh(self, found: Mapping[str, _Read]) -> None:
-        with self.connection.pipeline():
-            written = self.connection.execute(_WRITES, ([*found],))
-            values = self.connection.execute(_VALUES, ([*found],))
-            for thread, space, newest, size in written.fetchall():
-                found[thread].written[space] = newest
-                found[thread].writes += int(size or 0)
-            for thread, size in values.fetchall():
-                found[thread].values = int(size or 0)
+        for thread, space, newest, size in self._all(_WRITES, ([*found],)):
+            found[thread].written[space] = newest
+            found[thread].writes += int(size or 0)
+        for thread, size in self._all(_VALUES, ([*found],)):
+            found[thread].values = int(size or 0)
 
     def _keep(self, found: Mapping[str, _Read], look: Look) -> None:
         """Read the checkpoints that stay, and those that they need, until there are no more."""
@@ -361,14 +358,15 @@ class PostgresRows:
         }
         columns = _columns([(t, *key) for t, key in keys], 3)
         said: dict[tuple[str, Key], list[Any]] = defaultdict(list)
-        with self.connection.pipeline():
-            values = self.connection.execute(_NAMED_VALUES, _columns(sorted(named), 5))
-            writes = self.connection.execute(_SAID, ([*channels], *columns))
-            for thread, space, channel, version, kind, size, data in values.fetchall():
-                found[thread].blobs[space, channel, version] = Blob(kind, size or 0, data)
-            for thread, space, id, channel, kind, size, data in writes.fetchall():
-                said[thread, Key(space, id)].append((channel, kind, data))
-                found[thread].kept_writes += size or 0
+        for thread, space, channel, version, kind, size, data in self._all(
+            _NAMED_VALUES, _columns(sorted(named), 5)
+        ):
+            found[thread].blobs[space, channel, version] = Blob(kind, size or 0, data)
+        for thread, space, id, channel, kind, size, data in self._all(
+            _SAID, ([*channels], *columns)
+        ):
+            said[thread, Key(space, id)].append((channel, kind, data))
+            found[thread].kept_writes += size or 0
         return said
 
     def _read(
@@ -498,17 +496,14 @@ class PostgresRows:
         }
         owners, spaces, ids = _columns(kept, 3)
         gone = {"threads": threads, "kept": owners, "spaces": spaces, "ids": ids}
-        with self.connection.pipeline():
-            if values:
-                self.connection.execute(_REWRITE, _columns(values, 6), prepare=False)
-            if snapshots:
-                self.connection.execute(_SNAPSHOT, _columns(snapshots, 6), prepare=False)
-            if described:
-                self.connection.execute(_DESCRIBE, _columns(described, 6), prepare=False)
-            self.connection.execute(_DELETE_CHECKPOINTS, gone, prepare=False)
-            self.connection.execute(
-                _DELETE_BLOBS, (threads, *_columns(sorted(named), 4)), prepare=False
-            )
+        if values:
+            self._do(_REWRITE, _columns(values, 6))
+        if snapshots:
+            self._do(_SNAPSHOT, _columns(snapshots, 6))
+        if described:
+            self._do(_DESCRIBE, _columns(described, 6))
+        self._do(_DELETE_CHECKPOINTS, gone)
+        self._do(_DELETE_BLOBS, (threads, *_columns(sorted(named), 4)))
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
@@ -559,7 +554,7 @@ class PostgresRows:
         """
         items = {(".".join(place), key): value for place, key, value in rows_of(parcels)}
         columns = _columns([(*name, _jsonb(value)) for name, value in items.items()], 3)
-        self.connection.execute(_ARCHIVE, columns, prepare=False)
+        self._do(_ARCHIVE, columns)
 
     def prepare_store(self) -> None:
         """Make the tables of the store, outside of any transaction."""
@@ -584,8 +579,12 @@ class PostgresRows:
         self.connection.close()
 
     def _all(self, statement: Any, values: Any) -> list[Any]:
-        # Unprepared: a plan that knows the arrays, as in `PostgresSaver.prune`.
-        return self.connection.execute(statement, values, prepare=False).fetchall()
+        return self._do(statement, values).fetchall()
+
+    def _do(self, statement: Any, values: Any) -> psycopg.Cursor[Any]:
+        # Unprepared: a plan that knows the arrays, as in `PostgresSaver.prune`. Not in a pipeline:
+        # what psycopg sends after its end stops the timer that ends the session of a frozen worker.
+        return self.connection.execute(statement, values, prepare=False)
 
 
 def _thread(thread: str, read: _Read, look: Look) -> Thread:
