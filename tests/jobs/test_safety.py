@@ -460,3 +460,45 @@ def test_the_wrapper_goes_on_where_a_job_has_been(house: Any) -> None:
     play.graph.invoke(turn(TURNS + 1), play.config)
     said = [m.id for m in saver.transcript(play.config)]
     assert said == [f"{kind}h{i}" for i in range(TURNS + 2) for kind in ("", "a.", "b.")]
+
+
+# SQLite's own
+
+
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+def test_the_space_goes_back_to_the_disk(house: Any) -> None:
+    fill(house, *(f"t{i}" for i in range(8)))
+    house.saver.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = Path(house.dsn).stat().st_size
+    report = run(house, vacuum=True)
+    house.saver.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert report.returned > 0.5 * before
+    assert before - Path(house.dsn).stat().st_size == report.returned
+
+
+def test_a_database_in_memory() -> None:
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    with SqliteSaver.from_conn_string(":memory:") as saver:
+        play = finished(saver)
+        play.start()
+        told: list[Any] = []
+        said = compact(saver, POLICY, archive="same", idle="0")
+        assert said.compacted == 1
+        settings: Any = {"archive": "same", "idle": "0", "dry_run": False}
+        report = compact(saver, POLICY, on_evict=[told.append], **settings)
+        assert report.compacted == 1
+        assert len(told[0].messages) == 15
+        assert len(loaded(play)) == 3
+        play.graph.invoke(turn(TURNS), play.config)
+        assert len(loaded(play)) == 6
+
+
+def test_young_threads_take_no_row(house: Any) -> None:
+    fill(house, "a", "b")
+    for dry in (True, False):
+        report = run(house, idle="1h", dry_run=dry)
+        assert report.threads == 2
+        assert report.skipped == {"younger than idle": 2}
+        assert report.exit_code == 0
+    assert house.count("reducing_saver_threads") == 0

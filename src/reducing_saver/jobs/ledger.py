@@ -26,7 +26,8 @@ _CREATE = (
     """
     CREATE TABLE IF NOT EXISTS reducing_saver_jobs (
         job TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, spec TEXT NOT NULL, round BIGINT NOT NULL,
-        before BIGINT NOT NULL, started DOUBLE PRECISION NOT NULL, changed DOUBLE PRECISION NOT NULL
+        before BIGINT NOT NULL, young BIGINT NOT NULL, started DOUBLE PRECISION NOT NULL,
+        changed DOUBLE PRECISION NOT NULL
     )""",
     """
     CREATE TABLE IF NOT EXISTS reducing_saver_chunks (
@@ -44,7 +45,7 @@ _CREATE = (
         PRIMARY KEY (job, thread_id)
     )""",
 )
-_JOB = "SELECT fingerprint, spec, round, before, started, changed FROM reducing_saver_jobs"
+_JOB = "SELECT fingerprint, spec, round, before, young, started, changed FROM reducing_saver_jobs"
 _RECORD = """
     INSERT INTO reducing_saver_threads (job, thread_id, round, chunk, head, outcome, error,
         old_versions, writes, checkpoints, evicted_bytes, stays, archived, evicted, deleted, amount)
@@ -120,13 +121,17 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Hold a job as the ledger has it; `before` threads were done before this round."""
+    """Hold a job as the ledger has it.
+
+    `before` threads were done before this round, `young` were too young when it was planned.
+    """
 
     name: str
     fingerprint: str
     spec: Mapping[str, Any]
     round: int
     before: int
+    young: int
     started: float
     changed: float
 
@@ -164,7 +169,14 @@ class Ledger:
         return [row[0] for row in self._run("SELECT job FROM reducing_saver_jobs ORDER BY job")]
 
     def plan(
-        self, name: str, fingerprint: str, spec: Mapping[str, Any], heads: Sequence[Head], size: int
+        self,
+        name: str,
+        fingerprint: str,
+        spec: Mapping[str, Any],
+        heads: Sequence[Head],
+        *,
+        size: int,
+        young: int,
     ) -> Job:
         """Return the job, with chunks of threads to do; only within a transaction.
 
@@ -188,11 +200,13 @@ class Ledger:
             )
         )
         todo = [head.thread for head in heads if done.get(head.thread) != head.id]
+        before = len(heads) - len(todo)
         self._run(
-            "INSERT INTO reducing_saver_jobs VALUES (%s, %s, %s, %s, %s, %s, %s) "
+            "INSERT INTO reducing_saver_jobs VALUES (%s, %s, %s, %s, %s, %s, %s, %s) "
             "ON CONFLICT (job) DO UPDATE SET spec = excluded.spec, round = excluded.round, "
-            "before = excluded.before, started = excluded.started, changed = excluded.changed",
-            (name, fingerprint, json.dumps(spec), number, len(heads) - len(todo), now, now),
+            "before = excluded.before, young = excluded.young, started = excluded.started, "
+            "changed = excluded.changed",
+            (name, fingerprint, json.dumps(spec), number, before, young, now, now),
         )
         self._run("DELETE FROM reducing_saver_chunks WHERE job = %s", (name,))
         chunks = [todo[start : start + size] for start in range(0, len(todo), size)]
@@ -201,7 +215,7 @@ class Ledger:
             "VALUES (%s, %s, %s, %s, %s)",
             [(name, number, i, json.dumps(c), len(c)) for i, c in enumerate(chunks)],
         )
-        return Job(name, fingerprint, spec, number, len(heads) - len(todo), now, now)
+        return Job(name, fingerprint, spec, number, before, young, now, now)
 
     def claim(self, job: Job, chunk: int | None = None) -> Claim | None:
         """Take the next chunk for this transaction, or a certain one; None where there is none."""
@@ -275,12 +289,13 @@ class Ledger:
 
     def totals(self, job: Job) -> Totals:
         """Return the sums over this round."""
-        skipped: dict[str, int] = {Skip.DONE.value: job.before} if job.before else {}
+        known = {Skip.DONE.value: job.before, Skip.YOUNG.value: job.young}
+        skipped = {reason: amount for reason, amount in known.items() if amount}
         found = Totals(skipped=skipped)
         for outcome, amount, *sums in self._run(_TOTALS, (job.name, job.round)):
             old, writes, checkpoints, evicted, stays, archived, messages, deleted = map(int, sums)
             if outcome != DONE:
-                skipped[outcome] = amount
+                skipped[outcome] = skipped.get(outcome, 0) + amount
                 whole = Bytes(stays=old + writes + checkpoints + evicted + stays)
                 found = _plus(found, 0, whole, 0, 0, 0)
                 continue

@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from typing import Any
 
@@ -27,6 +27,7 @@ from .._hooks import Hook
 from .._retain import Retain, span
 from .._stats import Counts
 from .._summary import Summary
+from ..rows.backend import Head
 from ..rows.thread import Bytes, Skip
 from .ledger import DONE, Job, Outcome, Totals
 from .policy import Policy, fingerprint
@@ -322,8 +323,10 @@ def _dry(
     started, size = time.monotonic(), CHUNK[source.backend]
     outcomes: list[Outcome] = []
     with source.open(read_only=True) as rows:
-        todo = [head.thread for head in rows.heads(threads)] if rows.has_tables() else []
-        total = len(todo)
+        heads, young = _idle(rows, task, threads)
+        todo = [head.thread for head in heads]
+        outcomes += [Outcome(head.thread, head.id, Skip.YOUNG) for head in young]
+        total = len(todo) + len(young)
         if pace.threads is not None:
             todo = todo[: pace.threads]
         freed = 0
@@ -335,11 +338,10 @@ def _dry(
             freed += sum(one.size.freed for one in found)
             if progress is not None:
                 spent = time.monotonic() - started
-                progress(Progress(len(outcomes), len(todo), freed, _skips(outcomes), spent))
+                progress(Progress(len(outcomes), total, freed, _skips(outcomes), spent))
     seconds = time.monotonic() - started
     done = [one for one in outcomes if one.outcome == DONE]
     sizes = [one.size for one in done]
-    share = len(todo) / len(outcomes) if outcomes else 0.0
     whole = Bytes()
     for one in outcomes:
         whole += one.bytes
@@ -360,9 +362,21 @@ def _dry(
         largest=largest(sizes),
         curve=curve(sizes),
         seconds=seconds,
-        estimate_seconds=_estimate(task, seconds * share, total, len(outcomes)),
+        estimate_seconds=_estimate(task, seconds, len(heads), len(outcomes) - len(young)),
         left=total - len(outcomes),
     )
+
+
+def _idle(rows: Any, task: Task, threads: Sequence[str] | None) -> tuple[list[Head], list[Head]]:
+    """Return the threads to look at and those that are too young, which their ids tell."""
+    if not rows.has_tables():
+        return [], []
+    young = task.look(datetime.now(UTC), archived=False).young
+    heads = rows.heads(threads)
+    if young is None:
+        return heads, []
+    idle = [head for head in heads if head.id < young]
+    return idle, [head for head in heads if head.id >= young]
 
 
 def _estimate(task: Task, seconds: float, total: int, seen: int) -> float | None:
@@ -373,7 +387,7 @@ def _estimate(task: Task, seconds: float, total: int, seen: int) -> float | None
 
 
 def _looked(source: Source, rows: Any, task: Task, threads: Sequence[str]) -> list[Outcome]:
-    job = Job("", "", {}, 0, 0, 0.0, 0.0)
+    job = Job("", "", {}, 0, 0, 0, 0.0, 0.0)
     worker = Worker(rows, source.ledger(rows), task, job)
     found = []
     with rows.reading():
@@ -447,10 +461,12 @@ class _Run:
             if self.task.archive == "same":
                 rows.prepare_store()
             ledger.create()
-            heads = rows.heads(self.threads) if rows.has_tables() else []
+            heads, young = _idle(rows, self.task, self.threads)
             with rows.writing():
                 size = CHUNK[self.source.backend]
-                return ledger.plan(self.name, _print_of(spec), spec, heads, size)
+                return ledger.plan(
+                    self.name, _print_of(spec), spec, heads, size=size, young=len(young)
+                )
         found = ledger.find(self.name) if ledger.exists() else None
         if found is None or found.fingerprint != _print_of(spec):
             raise JobError("another job runs in this database; reducing-saver status names it")
