@@ -105,7 +105,9 @@ def compact(
     if dry_run:
         return _dry(source, task, name or "", pace, wanted, progress)
     named, hooks = isinstance(saver_or_dsn, str), tuple(on_evict)
-    run = _Run(source, task, name or _default_name(task), pace, wanted, progress, hooks, named)
+    run = _Run(
+        source, task, name or _default_name(task, wanted), pace, wanted, progress, hooks, named
+    )
     return run.go(executor, vacuum=vacuum)
 
 
@@ -282,8 +284,10 @@ def _print_of(spec: Mapping[str, Any]) -> str:
     return fingerprint({name: spec[name] for name in decisive})
 
 
-def _default_name(task: Task) -> str:
-    return f"compact-{_print_of(_spec(task))}"
+def _default_name(task: Task, threads: Sequence[str] | None) -> str:
+    """Return a name that the same call has again, to go on where it stopped."""
+    some = "" if threads is None else f"-{fingerprint({'threads': sorted(threads)})}"
+    return f"compact-{_print_of(_spec(task))}{some}"
 
 
 def _task_of(job: Job, policy: Policy | None, reducer: Reducer | None) -> Task:

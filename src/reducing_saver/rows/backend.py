@@ -169,9 +169,9 @@ def inherited(
 
 def ancestors(row: Row, rows: Mapping[Key, Row]) -> tuple[str, ...]:
     """Return the ids of all stored checkpoints before one."""
-    found: list[str] = []
+    found: dict[str, None] = {}
     before = row.parent
     while before and before not in found and (held := rows.get(Key(row.namespace, before))):
-        found.append(before)
+        found[before] = None
         before = held.parent
     return tuple(found)

@@ -208,6 +208,7 @@ class _Read:
     kept_writes: int = 0
     skip: Skip | None = None
     keys: frozenset[Key] = frozenset()
+    followed: frozenset[Key] = frozenset()
 
     def needs(self, key: Key) -> bool:
         return self.skip is None and bool(self.rows[key].needs)
@@ -295,6 +296,9 @@ class PostgresRows:
         for read in found.values():
             read.skip = Skip.YOUNG if read.is_young(look.young) else None
         todo = {thread: read for thread, read in found.items() if read.skip is None}
+        for read in todo.values():
+            parents = {Key(row.namespace, row.parent or "") for row in read.rows.values()}
+            read.followed = frozenset(parents)
         self._weigh(todo)
         for read in todo.values():
             read.skip = Skip.UNPUT if read.is_unput() else None
@@ -422,7 +426,6 @@ class PostgresRows:
             for channel, kind, data in said
             if data is not None
         ]
-        row = read.rows[key]
         whole = cast(Checkpoint, {**checkpoint, "channel_values": values})
         one = Kept(
             key,
@@ -431,7 +434,7 @@ class PostgresRows:
             read.parents[key],
             tuple(writes),
             len(said),
-            tip=all(r.parent != row.id or r.namespace != row.namespace for r in read.rows.values()),
+            tip=key not in read.followed,
             stored=stored,
             sizes=sizes,
         )
