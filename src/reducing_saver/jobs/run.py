@@ -32,7 +32,7 @@ from ..rows.thread import Bytes, Skip
 from .ledger import DONE, Job, Outcome, Totals
 from .policy import Policy, fingerprint
 from .report import MOST_ERRORS, JobStatus, Progress, Report, curve, largest
-from .source import Source, is_same_file, source_of
+from .source import Source, source_of
 from .work import Task, Worker, done_with, skipped
 
 Tick = Callable[[Progress], None]
@@ -205,13 +205,10 @@ def _task(
     if encrypts and getattr(archive, "index_text", False):
         allowed = "one without index_text=True: the saver encrypts, an index is plain text"
         raise ConfigurationError("archive", archive, allowed)
-    kept = archive
-    if isinstance(archive, StoreArchive) and is_same_file(archive.store, source):
-        kept = archive  # written outside of the transaction, which locks the file
     return Task(
         policy,
         tuple(_text("channels", name) for name in channels),
-        None if isinstance(kept, Discard) else kept,
+        None if isinstance(archive, Discard) else archive,
         summary,
         bool(hooks) and not isinstance(archive, Discard),
         bool(hooks) or not isinstance(archive, Discard),

@@ -7,7 +7,6 @@ pipeline mode.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from .._errors import ConfigurationError
 from .._forwarding import ForwardingSaver
-from ..rows.sqlite import SqliteRows, connect
 from .ledger import Ledger
 
 _ALLOWED = (
@@ -67,6 +65,8 @@ class Source:
             from ..rows.postgres import connect as connect_postgres
 
             return PostgresRows(connect_postgres(self.dsn or "", path=self.path), self.serde)
+        from ..rows.sqlite import SqliteRows, connect
+
         if self.shared is not None:
             connection, lock = self.shared
             return SqliteRows(connection, self.serde, lock=lock)
@@ -184,14 +184,3 @@ def _ask(saver: Any, make: Callable[[], Any]) -> str:
     if not loop.is_running():
         return str(loop.run_until_complete(make()))
     return str(asyncio.run_coroutine_threadsafe(make(), loop).result(_PATIENCE))
-
-
-def is_same_file(store: object, source: Source) -> bool:
-    """Tell whether a store writes into the SQLite file of a source, which a job locks."""
-    connection = getattr(store, "conn", None)
-    if source.backend != "sqlite" or source.dsn is None:
-        return False
-    if not isinstance(connection, sqlite3.Connection):
-        return False
-    path = _main(connection.execute("PRAGMA database_list").fetchall())
-    return bool(path) and Path(path).resolve() == Path(source.dsn).resolve()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -328,7 +327,7 @@ def done_with(edit: Edit, archived: int) -> Outcome:
 
 def _is_passing(error: Exception) -> bool:
     """Tell whether a transaction failed for what another one did, and may be tried again."""
-    if isinstance(error, sqlite3.OperationalError):
+    if type(error).__module__ == "sqlite3":
         return "locked" in str(error) or "busy" in str(error)
     return type(error).__name__ in _AGAIN
 
