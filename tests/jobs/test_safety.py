@@ -502,3 +502,17 @@ def test_young_threads_take_no_row(house: Any) -> None:
         assert report.skipped == {"younger than idle": 2}
         assert report.exit_code == 0
     assert house.count("reducing_saver_threads") == 0
+
+
+def test_pending_writes_of_the_head(house: Any) -> None:
+    """A removal of an old message waits: the thread is left, or only its history goes."""
+    (play,) = fill(house)
+    head = house.saver.get_tuple(play.config)
+    house.saver.put_writes(head.config, [("messages", [RemoveMessage(id="h0")])], "task")
+    assert run(house).skipped == {"with pending writes": 1}
+    report = run(house, Policy(WINDOW, paused="history"))
+    assert (report.compacted, report.evicted) == (1, 0)
+    after = house.saver.get_tuple(play.config)
+    assert after.checkpoint == head.checkpoint
+    assert len(after.pending_writes) == 1
+    assert checkpoints(house) == 1
