@@ -343,6 +343,9 @@ def test_retention_of_a_live_thread_changes_nothing(name: str, build: Any) -> No
         ("summary", "text"),
         ("on_evict", print),
         ("messages_reducer", 1),
+        ("dry_run", 0),
+        ("vacuum", "yes"),
+        ("progress", "bar"),
     ],
 )
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
@@ -448,6 +451,22 @@ def test_a_hook_that_fails_is_told_again(house: Any) -> None:
     run(house, on_evict=[fails])
     run(house, on_evict=[told.append])
     assert len(told) == 1
+
+
+def test_what_waits_of_other_threads_is_not_told(house: Any) -> None:
+    """It waits for the hooks of a saver that archived it."""
+
+    def fails(eviction: Any) -> None:
+        raise RuntimeError("no")
+
+    saver = house.wrap(WINDOW, on_evict=[fails])
+    other = finished(saver)
+    other.thread = "other"
+    other.start()
+    fill(house)
+    told: list[Any] = []
+    run(house, threads=["t"], on_evict=[told.append])
+    assert [e.thread for e in told] == ["t"]
 
 
 def test_the_wrapper_goes_on_where_a_job_has_been(house: Any) -> None:

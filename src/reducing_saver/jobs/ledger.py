@@ -350,6 +350,11 @@ class Ledger:
             "UPDATE reducing_saver_jobs SET changed = %s WHERE job = %s", (time.time(), job.name)
         )
 
+    def known(self, name: str, threads: Iterable[str]) -> list[str]:
+        """Return which of these threads a job has done."""
+        statement = "SELECT 1 FROM reducing_saver_threads WHERE job = %s AND thread_id = %s"
+        return [thread for thread in threads if self._run(statement, (name, thread))]
+
     def forget(self, threads: Sequence[str]) -> int:
         """Erase threads; returns how many rows named them."""
         gone = 0

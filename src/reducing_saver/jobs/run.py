@@ -95,6 +95,11 @@ def compact(
 
     Raises `ConfigurationError` for bad values and `JobError` where another job stands against it.
     """
+    for field_, value in (("dry_run", dry_run), ("vacuum", vacuum)):
+        if not isinstance(value, bool):
+            raise ConfigurationError(field_, value, "True or False")
+    if not (progress is None or callable(progress)):
+        raise ConfigurationError("progress", progress, "None, or a function of a Progress")
     source = source_of(saver_or_dsn, serde=serde)
     task = _task(policy, archive, summary, on_evict, idle, channels, messages_reducer, source)
     task = replace(task, namespace_key=_text("namespace_key", namespace_key))
@@ -587,11 +592,15 @@ class _Run:
             delivery.after_put(leave.segment.thread, [leave], load)
 
     def _tell_rest(self, rows: Any) -> None:
-        """Tell what workers archived, and what a hook has failed on."""
+        """Tell what workers archived, and what a hook has failed on, of this job's threads."""
         delivery = self._delivery(rows)
-        if delivery is not None:
-            delivery.deliver(rows.saver().get_tuple)
-            delivery.close()
+        if delivery is None:
+            return
+        if delivery.archive is not None:
+            waiting, load = delivery.archive.waiting(), rows.saver().get_tuple
+            for thread in self.source.ledger(rows).known(self.name, waiting):
+                delivery.after_put(thread, [], load)
+        delivery.close()
 
     def _report(self, rows: Any, job: Job, errors: Sequence[str]) -> Report:
         ledger = self.source.ledger(rows)
