@@ -44,6 +44,10 @@ _CREATE = (
         evicted BIGINT NOT NULL, deleted BIGINT NOT NULL, amount BIGINT NOT NULL,
         PRIMARY KEY (job, thread_id)
     )""",
+    """
+    CREATE INDEX IF NOT EXISTS reducing_saver_threads_chunk
+    ON reducing_saver_threads (job, round, chunk)
+    """,
 )
 _JOB = "SELECT fingerprint, spec, round, before, young, started, changed FROM reducing_saver_jobs"
 _RECORD = """
@@ -195,8 +199,8 @@ class Ledger:
         done = dict(
             self._run(
                 "SELECT thread_id, head FROM reducing_saver_threads "
-                "WHERE job = %s AND outcome = %s",
-                (name, DONE),
+                "WHERE job = %s AND outcome IN (%s, %s)",
+                (name, DONE, Skip.DONE.value),
             )
         )
         todo = [head.thread for head in heads if done.get(head.thread) != head.id]
@@ -281,8 +285,9 @@ class Ledger:
     def left(self, job: Job) -> int:
         """Return how many threads are still to do."""
         rows = self._run(
-            "SELECT coalesce(sum(amount), 0) FROM reducing_saver_chunks "
-            "WHERE job = %s AND round = %s AND done = 0",
+            "SELECT coalesce(sum(c.amount - (SELECT count(*) FROM reducing_saver_threads AS t "
+            "WHERE t.job = c.job AND t.round = c.round AND t.chunk = c.chunk)), 0) "
+            "FROM reducing_saver_chunks AS c WHERE c.job = %s AND c.round = %s AND c.done = 0",
             (job.name, job.round),
         )
         return int(rows[0][0])

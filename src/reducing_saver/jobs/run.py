@@ -511,10 +511,10 @@ class _Run:
         seen, pause = 0, _LEAST_PAUSE if self.source.backend == "sqlite" else 0.0
         while not self._is_over(seen):
             began = time.monotonic()
-            done = worker.work()
+            done = worker.work(_rest(self.pace, seen))
             if done is None:
                 break
-            seen += len(done.outcomes)
+            seen += done.amount
             if delivery is not None:
                 self._tell(worker.rows, delivery, done.leaves)
             took = time.monotonic() - began
@@ -637,8 +637,8 @@ def _summed(totals: Totals) -> dict[str, Any]:
 def do_chunks(source: Source, task: Task, job: Job, chunks: int, pace: Pace) -> int:
     """Do at most so many chunks of a job over a connection of its own; what an executor is given.
 
-    Returns how many threads were done. A connection that is lost, as when the process was frozen
-    in a transaction, is opened again.
+    Returns how many threads were compacted. A connection that is lost, as when the process was
+    frozen in a transaction, is opened again.
     """
     seen, lost, started = 0, 0, time.monotonic()
     while True:
@@ -650,10 +650,10 @@ def do_chunks(source: Source, task: Task, job: Job, chunks: int, pace: Pace) -> 
                         return seen
                     if pace.threads is not None and seen >= pace.threads:
                         return seen
-                    done = worker.work()
+                    done = worker.work(_rest(pace, seen))
                     if done is None:
                         return seen
-                    seen, chunks = seen + len(done.outcomes), chunks - 1
+                    seen, chunks = seen + done.amount, chunks - 1
                     if pace.rate is not None:
                         time.sleep(max(0.0, seen / pace.rate - (time.monotonic() - started)))
             return seen
@@ -661,6 +661,10 @@ def do_chunks(source: Source, task: Task, job: Job, chunks: int, pace: Pace) -> 
             if lost >= _LOST_TRIES or not type(error).__module__.startswith("psycopg"):
                 raise
             lost += 1
+
+
+def _rest(pace: Pace, seen: int) -> int | None:
+    return None if pace.threads is None else pace.threads - seen
 
 
 @contextmanager

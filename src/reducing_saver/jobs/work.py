@@ -95,6 +95,11 @@ class Done:
     outcomes: tuple[Outcome, ...] = ()
     leaves: tuple[Leave, ...] = ()
 
+    @property
+    def amount(self) -> int:
+        """Return how many threads were compacted."""
+        return sum(one.outcome == DONE for one in self.outcomes)
+
 
 @dataclass(slots=True)
 class Worker:
@@ -113,8 +118,8 @@ class Worker:
             self._archived = self.rows.has_archive()
         return self.task.look(datetime.now(UTC), archived=self._archived)
 
-    def work(self) -> Done | None:
-        """Do the next chunk; None where none is free.
+    def work(self, most: int | None = None) -> Done | None:
+        """Do the next chunk, or at most so many threads of it; None where none is free.
 
         A chunk that another transaction stands against is tried again; then, or where a thread
         breaks it, its threads are done one by one, and what breaks is noted.
@@ -124,14 +129,14 @@ class Worker:
             return None
         for attempt in range(_TRIES):
             try:
-                return self._whole(claim)
+                return self._whole(claim, most)
             except Exception as error:
                 if _is_lost(error):
                     raise
                 if not _is_passing(error):
                     break
                 time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))
-        return self._one_by_one(claim)
+        return self._one_by_one(claim, most)
 
     def _leased(self) -> Claim | None:
         with self.rows.writing():
@@ -140,31 +145,37 @@ class Worker:
                 self.ledger.lease(self.job, claim.chunk, _LEASE_SECONDS)
         return claim
 
-    def _whole(self, leased: Claim | None) -> Done | None:
-        prepared = self._prepare(leased.threads) if leased else Prepared()
+    def _whole(self, leased: Claim | None, most: int | None) -> Done | None:
+        prepared = self._prepare(leased.threads[:most]) if leased else Prepared()
         with self.rows.writing():
             claim = self.ledger.claim(self.job, leased.chunk if leased else None)
             if claim is None:
                 return None
-            done = self._do(claim.threads, prepared)
+            done = self._do(claim.threads[:most], prepared)
             self.ledger.record(self.job, claim.chunk, done.outcomes)
-            self.ledger.finish(self.job, claim.chunk)
+            if len(done.outcomes) == len(claim.threads):
+                self.ledger.finish(self.job, claim.chunk)
+            else:
+                self.ledger.lease(self.job, claim.chunk, 0)
         return done
 
-    def _one_by_one(self, leased: Claim | None) -> Done | None:
+    def _one_by_one(self, leased: Claim | None, most: int | None) -> Done | None:
         with self.rows.writing():
             claim = self.ledger.claim(self.job, leased.chunk if leased else None)
         if claim is None:
             return None
         done = Done()
-        for thread in claim.threads:
+        for thread in claim.threads[:most]:
             one = self._alone(claim, thread)
             if one is None:  # another worker has taken the chunk
                 return done
             done = Done((*done.outcomes, *one.outcomes), (*done.leaves, *one.leaves))
         with self.rows.writing():
-            if self.ledger.claim(self.job, claim.chunk) is not None:
+            held = self.ledger.claim(self.job, claim.chunk)
+            if held is not None and not held.threads:
                 self.ledger.finish(self.job, claim.chunk)
+            elif held is not None:
+                self.ledger.lease(self.job, claim.chunk, 0)
         return done
 
     def _alone(self, claim: Claim, thread: str) -> Done | None:
@@ -236,7 +247,7 @@ class Worker:
             else:
                 edits.append(decided)
         parcels = self._archive(edits)
-        self.rows.apply([edit for edit in edits if edit.changes])
+        self.rows.apply(edits)
         for edit in edits:
             outcomes.append(done_with(edit, parcels.get(edit.thread.id, 0)))
         leaves = tuple(leave for edit in edits for leave in edit.rewrite.leaves)
@@ -264,7 +275,8 @@ class Worker:
         foreign = isinstance(self.task.archive, Archive) and prepared is not None
         if foreign and not {leave.segment.id for leave in made.leaves} <= prepared.archived:  # type: ignore[union-attr]
             return Skip.YOUNG
-        return self.rows.edit(thread, made)
+        edit = self.rows.edit(thread, made)
+        return edit if edit.changes else Skip.DONE
 
     def _archive(self, edits: Iterable[Edit]) -> dict[str, int]:
         """Archive in the same transaction; returns bytes by thread, wherever they are."""
