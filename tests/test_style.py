@@ -32,6 +32,7 @@ LAYERS = [
     "_copies",
     "_delta",
     "_record",
+    "_retain",
     "_pending",
     "_lineage",
     "_stats",
@@ -171,7 +172,7 @@ def test_forwarding_stands_alone() -> None:
 
 def test_no_optional_package_is_imported_with_the_library() -> None:
     """Backends, tokenizers and the command line's packages are for those who install them."""
-    only_extras = {"_cli", "demo", "__main__"}
+    only_extras = {"_cli", "demo", "__main__", "rows.postgres"}
     names = [f"reducing_saver.{name}".strip(".") for name in MODULES if name not in only_extras]
     script = f"""
 import importlib, importlib.abc, sys

@@ -61,7 +61,7 @@ APART = {
     "_transcript._atranscript": "there is no async `yield from`",
 }
 # What calls models and hooks, and what only names methods, is no door of a saver.
-ELSEWHERE = ("_archive.Archive", "_hooks", "_stores", "_summary", "_recall", "demo")
+ELSEWHERE = ("_archive.Archive", "_hooks", "_stores", "_summary", "_recall", "demo", "source")
 
 
 class Plain(ast.NodeTransformer):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from ._archive import Archive, Discard, StoreArchive
-from ._errors import ConfigurationError, ReducingSaverError, ReductionError, WindowError
+from ._errors import ConfigurationError, JobError, ReducingSaverError, ReductionError, WindowError
 from ._forwarding import ForwardingSaver, NotASaverError
 from ._hooks import Background, Eviction, RememberFacts, messages_hook
 from ._recall import recall_tool
+from ._retain import Retain
 from ._saver import ReducingSaver
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
 from ._summary_call import SummaryError
 from ._version import __version__
 from .engine import Reduced, Window, reduce_messages
+from .jobs.erase import erase
+from .jobs.gc import gc
+from .jobs.policy import Policy
+from .jobs.report import Report
+from .jobs.run import compact, status, survey, worker
 
 __all__ = [
     "Archive",
@@ -22,12 +28,16 @@ __all__ = [
     "Discard",
     "Eviction",
     "ForwardingSaver",
+    "JobError",
     "NotASaverError",
+    "Policy",
     "Reduced",
     "ReducingSaver",
     "ReducingSaverError",
     "ReductionError",
     "RememberFacts",
+    "Report",
+    "Retain",
     "Stats",
     "StoreArchive",
     "Summary",
@@ -35,7 +45,13 @@ __all__ = [
     "Window",
     "WindowError",
     "__version__",
+    "compact",
+    "erase",
+    "gc",
     "messages_hook",
     "recall_tool",
     "reduce_messages",
+    "status",
+    "survey",
+    "worker",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -62,6 +62,10 @@ class Entry:
     def who(self) -> str:
         """Return the identity of the message, which its edits share."""
         return self.key.partition(".")[0]
+
+
+Parcel: TypeAlias = tuple[Segment, Sequence[Entry], bool]
+"""A segment, its messages, and whether it waits for hooks."""
 
 
 @runtime_checkable
@@ -151,6 +155,19 @@ class StoreArchive:
     async def awrite(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None:
         """Store a segment and its messages; return when they are safe."""
         await self._arun(_writing(segment, entries, tell))
+
+    def write_all(self, parcels: Iterable[Parcel]) -> None:
+        """Store several segments with their messages in few batches, without a text index."""
+        self._run(_writing_all(parcels))
+
+    def threads(self) -> list[str]:
+        """Return the threads that have something archived."""
+        return self._run(_threads())
+
+    def checkpoints(self, thread: str) -> list[str]:
+        """Return the ids of the checkpoints that archived something of a thread."""
+        items = self._run(_all(place_of(thread, "segments")))
+        return [item.value["checkpoint"] for item in items]
 
     def waiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
@@ -259,25 +276,58 @@ class Discard:
 def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> Steps[None]:
     """Write the messages first, and what points to them last."""
     thread = segment.thread
-    place = _place(thread, "messages")
+    place = place_of(thread, "messages")
     yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
-    last = [PutOp(_place(thread, "segments"), segment.id, segment.as_dict(), False)]
+    last = [PutOp(place_of(thread, "segments"), segment.id, segment.as_dict(), False)]
     if tell:
-        last.append(PutOp(_place(thread, "pending"), segment.id, {"thread": thread}, False))
+        last.append(PutOp(place_of(thread, "pending"), segment.id, {"thread": thread}, False))
     yield last
+
+
+def _writing_all(parcels: Iterable[Parcel]) -> Steps[None]:
+    yield from _batches(PutOp(*row, False) for row in rows_of(parcels))
+
+
+def rows_of(parcels: Iterable[Parcel]) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
+    """Yield what is stored of segments: places, keys, values; what points to others comes last."""
+    segments = []
+    for segment, entries, tell in parcels:
+        segments.append((segment, tell))
+        place = place_of(segment.thread, "messages")
+        for entry in entries:
+            yield place, entry.key, _value(entry)[0]
+    for segment, _ in segments:
+        yield place_of(segment.thread, "segments"), segment.id, segment.as_dict()
+    for segment, tell in segments:
+        if tell:
+            place = place_of(segment.thread, "pending")
+            yield place, segment.id, {"thread": segment.thread}
 
 
 def _waiting() -> Steps[list[str]]:
     threads: list[str] = []
-    for _, label, kind in (yield from _places()):
+    for _, label, kind in (yield from _places("pending")):
         if kind == "pending":
             threads += yield from _named(label)
     return threads
 
 
-def _places() -> Steps[list[tuple[str, ...]]]:
-    """Return where threads may have undelivered segments."""
-    ends = (MatchCondition("prefix", (_ROOT,)), MatchCondition("suffix", ("pending",)))
+def _threads() -> Steps[list[str]]:
+    threads: list[str] = []
+    for place in (yield from _places("segments")):
+        if place[2] != "segments":
+            continue
+        if not place[1].startswith(_DIGEST):
+            threads.append(_unquoted(place[1]))
+            continue
+        items = yield from _all(place)
+        threads += [item.value["thread"] for item in items[:1]]
+    return threads
+
+
+def _places(kind: str) -> Steps[list[tuple[str, ...]]]:
+    """Return where threads have something of this kind."""
+    ends = (MatchCondition("prefix", (_ROOT,)), MatchCondition("suffix", (kind,)))
     limit = _BATCH
     while True:
         (found,) = yield [ListNamespacesOp(ends, limit=limit)]
@@ -304,37 +354,37 @@ def _chain(thread: str, newest: str | None) -> Steps[list[Segment]]:
 
 
 def _segments(thread: str, keys: Sequence[str]) -> Steps[list[Segment]]:
-    items = yield from _get(_place(thread, "segments"), keys)
+    items = yield from _get(place_of(thread, "segments"), keys)
     return [Segment.from_dict(item.value) for item in items]
 
 
 def _exist(thread: str, keys: Sequence[str]) -> Steps[set[str]]:
-    return {item.key for item in (yield from _get(_place(thread, "messages"), keys))}
+    return {item.key for item in (yield from _get(place_of(thread, "messages"), keys))}
 
 
 def _read(thread: str, keys: Sequence[str]) -> Steps[list[Entry]]:
-    return [_entry(item) for item in (yield from _get(_place(thread, "messages"), keys))]
+    return [_entry(item) for item in (yield from _get(place_of(thread, "messages"), keys))]
 
 
 def _undelivered(thread: str) -> Steps[list[Segment]]:
-    pending = yield from _all(_place(thread, "pending"))
+    pending = yield from _all(place_of(thread, "pending"))
     return (yield from _segments(thread, [item.key for item in pending]))
 
 
 def _told(thread: str, keys: Sequence[str]) -> Steps[dict[str, str]]:
-    items = yield from _get(_place(thread, "told"), [_who(key) for key in keys])
+    items = yield from _get(place_of(thread, "told"), [_who(key) for key in keys])
     return {item.key: item.value["key"] for item in items}
 
 
 def _marking(thread: str, segment: str, keys: Sequence[str]) -> Steps[None]:
-    place = _place(thread, "told")
+    place = place_of(thread, "told")
     yield from _batches(PutOp(place, _who(key), {"key": key}, False) for key in keys)
-    yield [PutOp(_place(thread, "pending"), segment, None)]
+    yield [PutOp(place_of(thread, "pending"), segment, None)]
 
 
 def _erasing(thread: str) -> Steps[None]:
     for kind in _KINDS:
-        place, foreign = _place(thread, kind), 0
+        place, foreign = place_of(thread, kind), 0
         while True:
             limit = foreign + _BATCH
             (found,) = yield [SearchOp(place, limit=limit)]
@@ -348,16 +398,16 @@ def _erasing(thread: str) -> Steps[None]:
 
 def _copying(source: str, target: str) -> Steps[None]:
     """Copy the messages first, and what points to them last."""
-    items = yield from _all(_place(source, "segments"))
+    items = yield from _all(place_of(source, "segments"))
     segments = [Segment.from_dict(item.value) for item in items]
     keys = [key for one in segments for key in (*one.keys, one.summary_key)]
     for start in range(0, len(keys), _BATCH):
         entries = yield from _read(source, keys[start : start + _BATCH])
-        place = _place(target, "messages")
+        place = place_of(target, "messages")
         yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
     for kind in ("told", "segments", "pending"):
-        items = yield from _all(_place(source, kind))
-        place = _place(target, kind)
+        items = yield from _all(place_of(source, kind))
+        place = place_of(target, kind)
         yield from _batches(
             PutOp(place, item.key, _copied(item.value, kind, source, target), False)
             for item in items
@@ -422,7 +472,7 @@ def _who(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _place(thread: str, kind: str) -> tuple[str, ...]:
+def place_of(thread: str, kind: str) -> tuple[str, ...]:
     """Return a namespace, in which a thread id is a label that no store misreads.
 
     A label must not be empty or have a dot; in a search some stores do not tell capitals from small

@@ -57,6 +57,11 @@ def at_rest(checkpoint: Checkpoint) -> bool:
     return not any(_waits(name, value) for name, value in checkpoint["channel_values"].items())
 
 
+def may_wait(name: str) -> bool:
+    """Tell whether the value of a channel may say that something waits to run."""
+    return name in (TASKS, _START) or name.startswith((_JOIN, _BRANCH))
+
+
 def _waits(name: str, value: object) -> bool:
     if name == TASKS:
         return bool(value)

@@ -3,6 +3,7 @@
     ReducingSaverError
     ├── ConfigurationError (ValueError)   a setting that cannot work; raised when it is built
     │   └── WindowError                   a window's field, with its value and what is allowed
+    ├── JobError                          a job that another policy or another run stands against
     ├── SummaryError                      no summary was made; a function may raise it
     └── ReductionError                    reducing failed; raised only with `strict=True`
 
@@ -27,6 +28,10 @@ class ConfigurationError(ReducingSaverError, ValueError):
 
 class WindowError(ConfigurationError):
     """Name a field of a window, its value and what is allowed."""
+
+
+class JobError(ReducingSaverError):
+    """Say why a job is not started: its name is another policy's, or another job runs."""
 
 
 class ReductionError(ReducingSaverError):

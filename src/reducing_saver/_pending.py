@@ -7,7 +7,7 @@ write stays, perhaps empty: a task without writes runs again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -67,6 +67,17 @@ def concerns(found: CheckpointTuple, places: Mapping[str, Place]) -> bool:
             if any(not known.issuperset(referred(item)) for item in _items(value)):
                 return True
     return False
+
+
+def named(writes: Iterable[tuple[str, Any]], channel: str) -> frozenset[str]:
+    """Return the names of messages and calls that writes refer to, but for whole new lists."""
+    return frozenset(
+        name
+        for written, value in writes
+        if written == channel and not _replacement(value)[0]
+        for item in _items(value)
+        for name in referred(item)
+    )
 
 
 def readmitted(writes: Sequence[tuple[str, Any]], channel: str) -> frozenset[str | int]:

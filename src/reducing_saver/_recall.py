@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from ._archive import Archive, Entry, StoreArchive, _place
+from ._archive import Archive, Entry, StoreArchive, place_of
 from ._channel import Place, read
 from ._errors import ConfigurationError
 from ._recall_words import alike, excerpt, fused, load_bm25s, said, words
@@ -145,7 +145,7 @@ class _Search:
         for page in pages([*found.places], _PAGE):
             found.entries += self.archive.read(run.thread, page.keys)
         if found.entries and (store := _indexed(self.archive)):
-            found.near = store.search(_place(run.thread, "messages"), **_wanted(query, limit))
+            found.near = store.search(place_of(run.thread, "messages"), **_wanted(query, limit))
         return self._answer(query, limit, found, run.saver.serde)
 
     async def arun(self, query: str, limit: int, config: RunnableConfig) -> str:
@@ -162,7 +162,7 @@ class _Search:
         for page in pages([*found.places], _PAGE):
             found.entries += await self.archive.aread(run.thread, page.keys)
         if found.entries and (store := _indexed(self.archive)):
-            place = _place(run.thread, "messages")
+            place = place_of(run.thread, "messages")
             found.near = await store.asearch(place, **_wanted(query, limit))
         # Ranking thousands of messages takes a moment, in which the loop must go on.
         return await asyncio.to_thread(self._answer, query, limit, found, run.saver.serde)

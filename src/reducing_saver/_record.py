@@ -25,15 +25,18 @@ class Record:
     """Hold digests of what one checkpoint evicted, by channel, and where the run's last record is.
 
     `before` is the id of an earlier checkpoint of the same thread and namespace. `segments` are
-    the ids of the newest archived segments of the checkpoint's line, by channel.
+    the ids of the newest archived segments of the checkpoint's line, by channel. `ancestor` is the
+    nearest checkpoint before this one that was kept when the ones between them were deleted: so a
+    checkpoint that was gone on from is not taken for the end of a branch.
     """
 
     evicted: Mapping[str, frozenset[str]] = field(default_factory=dict)
     before: str | None = None
     segments: Mapping[str, str] = field(default_factory=dict)
+    ancestor: str | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.evicted or self.before or self.segments)
+        return bool(self.evicted or self.before or self.segments or self.ancestor)
 
     def written(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
         """Return the metadata with this record in it."""
@@ -44,6 +47,8 @@ class Record:
             held["before"] = self.before
         if self.segments:
             held["segments"] = dict(self.segments)
+        if self.ancestor:
+            held["ancestor"] = self.ancestor
         return cast(CheckpointMetadata, {**metadata, KEY: held})
 
     @classmethod
@@ -54,7 +59,8 @@ class Record:
             return cls()
         evicted = held.get("evicted") or {}
         digests = {name: frozenset(names) for name, names in evicted.items()}
-        return cls(digests, held.get("before"), held.get("segments") or {})
+        segments = held.get("segments") or {}
+        return cls(digests, held.get("before"), segments, held.get("ancestor"))
 
 
 def digest(name: str) -> str:

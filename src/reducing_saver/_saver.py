@@ -622,7 +622,12 @@ class ReducingSaver(ForwardingSaver):
 
     def _learn(self, found: CheckpointTuple) -> bool:
         """Remember a checkpoint that was loaded; tell whether its pending writes need cleaning."""
-        self._lineage.learn(key_of(found.config), traced(found, self._setting))
+        key, said = key_of(found.config), traced(found, self._setting)
+        known = self._lineage.find(key)
+        if known is not None and said.segments != known.segments:
+            # A job has reduced the stored checkpoint meanwhile: its line goes on from there.
+            self._lineage.remember(key, replace(said, evicted=known.evicted))
+        self._lineage.learn(key, said)
         for name, place in self._setting.places.items():
             kept = readmitted([w[1:] for w in found.pending_writes or ()], place.channel)
             if kept and place.key is None:

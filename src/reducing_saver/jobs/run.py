@@ -1,0 +1,717 @@
+"""Run a job over stored threads: dry by default, resumable, next to live traffic.
+
+A driver plans (one at a time in a database); workers take chunks of threads until there are none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from .._archive import Archive, Discard, StoreArchive
+from .._delivery import Delivery
+from .._delta import Reducer
+from .._errors import ConfigurationError, JobError
+from .._hooks import Hook
+from .._retain import Retain, span
+from .._stats import Counts
+from .._summary import Summary
+from ..rows.backend import Head
+from ..rows.thread import Bytes, Skip
+from .ledger import DONE, Job, Outcome, Totals
+from .policy import Policy, fingerprint
+from .report import MOST_ERRORS, JobStatus, Progress, Report, curve, largest
+from .source import Source, source_of
+from .work import Task, Worker, done_with, skipped
+
+Tick = Callable[[Progress], None]
+
+CHUNK = {"postgres": 100, "sqlite": 20}
+_PROCESSES = 2
+_RESTARTS = 3
+_LEAST_PAUSE = 0.02
+_POLL_SECONDS = 0.5
+_LOST_TRIES = 3
+_CHUNKS_A_CALL = 20
+# Names the planner's lock; the second number is of the schema.
+_LOCK = 0x5265_6475
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Say how fast and how far a job goes; None has no bound. Seconds and threads."""
+
+    rate: float | None = None
+    seconds: float | None = None
+    threads: int | None = None
+
+
+def compact(
+    saver_or_dsn: BaseCheckpointSaver[Any] | str,
+    policy: Policy,
+    *,
+    archive: Archive | Discard | str,
+    summary: Summary | None = None,
+    on_evict: Sequence[Hook] = (),
+    executor: Executor | None = None,
+    dry_run: bool = True,
+    idle: str | timedelta = "1h",
+    job: str | None = None,
+    max_rate: float | None = None,
+    max_time: str | timedelta | None = None,
+    max_threads: int | None = None,
+    threads: Sequence[str] | None = None,
+    progress: Tick | None = None,
+    channels: Sequence[str] = ("messages",),
+    messages_reducer: Reducer | None = None,
+    namespace_key: str = "memory_namespace",
+    vacuum: bool = False,
+    serde: SerializerProtocol | None = None,
+) -> Report:
+    """Compact stored threads by a policy; a dry run by default, which only reads.
+
+    - `archive`: where what leaves goes: `"same"` is LangGraph's store in the same database, in
+      the same transaction; an archive elsewhere is written before the commit; `Discard()`.
+    - `summary`, `on_evict`: as in `ReducingSaver`. Hooks are told after the commit.
+    - `executor`: any; its workers open connections of their own. By default two processes where a
+      Postgres is named by its URL, and none otherwise.
+    - `idle`: younger threads are left as they are.
+    - `job`: the name in the ledger; the same name goes on where it stopped.
+    - `max_rate`: threads a second; `max_time`, `max_threads`: stop with work left.
+    - `threads`: only these.
+    - `vacuum`: give the space back to the disk at the end (SQLite; it needs the file for itself).
+    - `serde`: of a named database, where it is not the default one.
+
+    Raises `ConfigurationError` for bad values and `JobError` where another job stands against it.
+    """
+    for field_, value in (("dry_run", dry_run), ("vacuum", vacuum)):
+        if not isinstance(value, bool):
+            raise ConfigurationError(field_, value, "True or False")
+    if not (progress is None or callable(progress)):
+        raise ConfigurationError("progress", progress, "None, or a function of a Progress")
+    source = source_of(saver_or_dsn, serde=serde)
+    task = _task(policy, archive, summary, on_evict, idle, channels, messages_reducer, source)
+    task = replace(task, namespace_key=_text("namespace_key", namespace_key))
+    pace = _pace(max_rate, max_time, max_threads)
+    _check(source, task, on_evict, executor, threads)
+    name = job if job is None else _text("job", job)
+    wanted = None if threads is None else [*threads]
+    if dry_run:
+        return _dry(source, task, name or "", pace, wanted, progress)
+    named, hooks = isinstance(saver_or_dsn, str), tuple(on_evict)
+    run = _Run(
+        source, task, name or _default_name(task, wanted), pace, wanted, progress, hooks, named
+    )
+    return run.go(executor, vacuum=vacuum)
+
+
+def survey(
+    saver_or_dsn: BaseCheckpointSaver[Any] | str,
+    *,
+    retain: Retain | None = None,
+    idle: str | timedelta = "0",
+    max_time: str | timedelta | None = None,
+    max_threads: int | None = None,
+    threads: Sequence[str] | None = None,
+    progress: Tick | None = None,
+    serde: SerializerProtocol | None = None,
+) -> Report:
+    """Say where the bytes of stored threads are; reads only, and no list."""
+    source = source_of(saver_or_dsn, serde=serde)
+    policy = Policy(None, retain or Retain())
+    task = Task(policy, archives=False, idle=span("idle", idle))
+    pace = _pace(None, max_time, max_threads)
+    wanted = None if threads is None else [*threads]
+    return replace(_dry(source, task, "", pace, wanted, progress), policy="", archive="")
+
+
+def worker(
+    dsn: str,
+    *,
+    job: str,
+    policy: Policy | None = None,
+    max_rate: float | None = None,
+    max_time: str | timedelta | None = None,
+    max_threads: int | None = None,
+    progress: Tick | None = None,
+    messages_reducer: Reducer | None = None,
+    serde: SerializerProtocol | None = None,
+) -> Report:
+    """Share a job that a driver has planned, from this process or machine, until none is left.
+
+    Hooks are told by the driver, or by the wrapper on a thread's next put. A job with a summary
+    or an archive elsewhere has no other workers.
+
+    - `policy`: needed where the job's window has functions; it must be the same.
+    """
+    source = source_of(dsn, serde=serde)
+    pace = _pace(max_rate, max_time, max_threads)
+    with source.open() as rows:
+        ledger = source.ledger(rows)
+        known = ledger.find(_text("job", job)) if ledger.exists() else None
+    if known is None:
+        raise JobError(f"there is no job {job!r}; compact(..., job={job!r}) plans it")
+    task = _task_of(known, policy, messages_reducer)
+    return _Run(source, task, job, pace, None, progress).join(known)
+
+
+def status(
+    saver_or_dsn: BaseCheckpointSaver[Any] | str, *, job: str | None = None
+) -> tuple[JobStatus, ...]:
+    """Return what the ledger says of one job, or of all."""
+    source = source_of(saver_or_dsn)
+    with source.open(read_only=True) as rows:
+        ledger = source.ledger(rows)
+        names = ledger.names() if ledger.exists() else []
+        if job is not None and job not in names:
+            raise JobError(f"there is no job {job!r}")
+        running = _is_locked(source, rows)
+        chosen = names if job is None else [job]
+        return tuple(ledger.status(name, source.backend, running=running) for name in chosen)
+
+
+def _task(
+    policy: object,
+    archive: object,
+    summary: object,
+    hooks: object,
+    idle: object,
+    channels: object,
+    reducer: object,
+    source: Source,
+) -> Task:
+    if not isinstance(policy, Policy):
+        allowed = 'a Policy, as Policy(Window(keep=("turns", 6)))'
+        raise ConfigurationError("policy", policy, allowed)
+    if not (archive == "same" or isinstance(archive, Archive | Discard)):
+        allowed = '"same" (the same database), an archive, or Discard()'
+        raise ConfigurationError("archive", archive, allowed)
+    if not (summary is None or isinstance(summary, Summary)):
+        raise ConfigurationError("summary", summary, "a Summary, as Summary(model)")
+    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
+        raise ConfigurationError("on_evict", hooks, "several functions of an Eviction")
+    if reducer is not None and not callable(reducer):
+        allowed = "None, or the reducer of the graph's DeltaChannel"
+        raise ConfigurationError("messages_reducer", reducer, allowed)
+    if not isinstance(channels, Sequence) or isinstance(channels, str) or not channels:
+        raise ConfigurationError("channels", channels, 'several names, as ("messages",)')
+    encrypts = isinstance(source.serde, EncryptedSerializer)
+    if encrypts and getattr(archive, "index_text", False):
+        allowed = "one without index_text=True: the saver encrypts, an index is plain text"
+        raise ConfigurationError("archive", archive, allowed)
+    return Task(
+        policy,
+        tuple(_text("channels", name) for name in channels),
+        None if isinstance(archive, Discard) else archive,
+        summary,
+        bool(hooks) and not isinstance(archive, Discard),
+        bool(hooks) or not isinstance(archive, Discard),
+        span("idle", idle),
+        reducer=reducer,
+    )
+
+
+def _check(
+    source: Source, task: Task, hooks: Sequence[Hook], executor: object, threads: object
+) -> None:
+    if not (executor is None or isinstance(executor, Executor)):
+        allowed = "None, or a concurrent.futures.Executor, as ProcessPoolExecutor(2)"
+        raise ConfigurationError("executor", executor, allowed)
+    if isinstance(threads, str | bytes) or not (threads is None or isinstance(threads, Sequence)):
+        raise ConfigurationError("threads", threads, "several thread ids, or None for all")
+    if executor is None:
+        return
+    if source.backend == "sqlite":
+        allowed = "None: a SQLite file has one writer at a time"
+        raise ConfigurationError("executor", executor, allowed)
+    if task.prepares:
+        allowed = 'None with a summary, or with an archive other than "same" and Discard()'
+        raise ConfigurationError("executor", executor, allowed)
+    if hooks and task.archive is None:
+        raise ConfigurationError("executor", executor, "None with hooks and no archive")
+
+
+def _pace(rate: object, seconds: object, threads: object) -> Pace:
+    if rate is not None and not (
+        isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= 10**9
+    ):
+        raise ConfigurationError("max_rate", rate, "threads a second, more than 0, or None")
+    if threads is not None and not (type(threads) is int and 1 <= threads <= 10**12):
+        raise ConfigurationError("max_threads", threads, "a whole number from 1, or None")
+    longest = None if seconds is None else span("max_time", seconds).total_seconds()
+    return Pace(float(rate) if rate is not None else None, longest, threads)
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value or "\x00" in value or len(value) > 500:
+        raise ConfigurationError(field, value, "a name that is not empty")
+    return value
+
+
+def _spec(task: Task) -> dict[str, Any]:
+    """Return what a worker elsewhere has to know, as plain data."""
+    return {
+        "policy": task.policy.as_dict(),
+        "channels": [*task.channels],
+        "archive": task.archive if isinstance(task.archive, str) else _archive_name(task),
+        "summary": task.summary is not None,
+        "reducer": task.reducer is not None,
+        "tells": task.tells,
+        "archives": task.archives,
+        "idle": task.idle.total_seconds(),
+        "namespace_key": task.namespace_key,
+        "said": str(task.policy),
+    }
+
+
+def _archive_name(task: Task) -> str:
+    if isinstance(task.archive, str):
+        return "the same database"
+    return "discarded" if task.archive is None else type(task.archive).__name__
+
+
+def _print_of(spec: Mapping[str, Any]) -> str:
+    decisive = ("policy", "channels", "archive", "summary", "reducer", "namespace_key")
+    return fingerprint({name: spec[name] for name in decisive})
+
+
+def _default_name(task: Task, threads: Sequence[str] | None) -> str:
+    """Return a name that the same call has again, to go on where it stopped."""
+    some = "" if threads is None else f"-{fingerprint({'threads': sorted(threads)})}"
+    return f"compact-{_print_of(_spec(task))}{some}"
+
+
+def _task_of(job: Job, policy: Policy | None, reducer: Reducer | None) -> Task:
+    spec = job.spec
+    if spec["summary"] or spec["archive"] not in ("same", "discarded"):
+        raise JobError(
+            f"job {job.name!r} has a summary or an archive elsewhere, so it has no other workers"
+        )
+    if spec["reducer"] != (reducer is not None):
+        raise ConfigurationError("messages_reducer", reducer, "what the job was started with")
+    if policy is not None and policy.as_dict() != spec["policy"]:
+        raise JobError(f"job {job.name!r} has another policy")
+    return Task(
+        policy or Policy.from_dict(spec["policy"]),
+        tuple(spec["channels"]),
+        None if spec["archive"] == "discarded" else "same",
+        None,
+        spec["tells"],
+        spec["archives"],
+        timedelta(seconds=spec["idle"]),
+        spec["namespace_key"],
+        reducer,
+    )
+
+
+# A dry run
+
+
+def _dry(
+    source: Source,
+    task: Task,
+    name: str,
+    pace: Pace,
+    threads: list[str] | None,
+    progress: Tick | None,
+) -> Report:
+    started, size = time.monotonic(), CHUNK[source.backend]
+    outcomes: list[Outcome] = []
+    with source.open(read_only=True) as rows:
+        heads, young = _idle(rows, task, threads)
+        todo = [head.thread for head in heads]
+        outcomes += [Outcome(head.thread, head.id, Skip.YOUNG) for head in young]
+        total = len(todo) + len(young)
+        if pace.threads is not None:
+            todo = todo[: pace.threads]
+        freed = 0
+        for start in range(0, len(todo), size):
+            if pace.seconds is not None and time.monotonic() - started > pace.seconds:
+                break
+            found = _looked(source, rows, task, todo[start : start + size])
+            outcomes += found
+            freed += sum(one.size.freed for one in found)
+            if progress is not None:
+                spent = time.monotonic() - started
+                progress(Progress(len(outcomes), total, freed, _skips(outcomes), spent))
+    seconds = time.monotonic() - started
+    done = [one for one in outcomes if one.outcome == DONE]
+    sizes = [one.size for one in done]
+    whole = Bytes()
+    for one in outcomes:
+        whole += one.bytes
+    return Report(
+        dry_run=True,
+        backend=source.backend,
+        job=name,
+        policy=str(task.policy),
+        archive=_archive_name(task),
+        threads=len(outcomes),
+        compacted=len(done),
+        skipped=_skips(outcomes),
+        errors=tuple(f"{one.thread}: {one.error}" for one in outcomes if one.error)[:MOST_ERRORS],
+        bytes=whole,
+        archived=sum(one.archived for one in done),
+        evicted=sum(one.evicted for one in done),
+        deleted=sum(one.deleted for one in done),
+        largest=largest(sizes),
+        curve=curve(sizes),
+        seconds=seconds,
+        estimate_seconds=_estimate(task, seconds, len(heads), len(outcomes) - len(young)),
+        left=total - len(outcomes),
+    )
+
+
+def _idle(rows: Any, task: Task, threads: Sequence[str] | None) -> tuple[list[Head], list[Head]]:
+    """Return the threads to look at and those that are too young, which their ids tell."""
+    if not rows.has_tables():
+        return [], []
+    young = task.look(datetime.now(UTC), archived=False).young
+    heads = rows.heads(threads)
+    if young is None:
+        return heads, []
+    idle = [head for head in heads if head.id < young]
+    return idle, [head for head in heads if head.id >= young]
+
+
+def _estimate(task: Task, seconds: float, total: int, seen: int) -> float | None:
+    """Return how long applying may take: it writes what a dry run only reads."""
+    if not seen or task.policy.window is None:
+        return None
+    return 2.5 * seconds * total / seen
+
+
+def _looked(source: Source, rows: Any, task: Task, threads: Sequence[str]) -> list[Outcome]:
+    job = Job("", "", {}, 0, 0, 0, 0.0, 0.0)
+    worker = Worker(rows, source.ledger(rows), task, job)
+    found = []
+    with rows.reading():
+        for thread in rows.load(threads, worker.look()):
+            decided = worker.decided(thread)
+            if isinstance(decided, Skip):
+                found.append(skipped(thread, decided))
+            else:
+                found.append(done_with(decided, worker.archived(decided)))
+    return found
+
+
+def _skips(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in outcomes:
+        if one.outcome != DONE:
+            found[str(one.outcome)] = found.get(str(one.outcome), 0) + 1
+    return found
+
+
+# Applying
+
+
+@dataclass(slots=True)
+class _Run:
+    """Hold what a driver or a worker needs while it runs."""
+
+    source: Source
+    task: Task
+    name: str
+    pace: Pace
+    threads: list[str] | None = None
+    progress: Tick | None = None
+    hooks: tuple[Hook, ...] = ()
+    named: bool = False
+    counts: Counts = field(default_factory=Counts)
+    started: float = field(default_factory=time.monotonic)
+
+    def go(self, executor: Executor | None, *, vacuum: bool) -> Report:
+        with self._opened() as rows:
+            before, wal = _file_size(self.source, rows), _wal(self.source, rows)
+            with _planning(self.source, rows, self.name) as planner:
+                job = self._planned(rows, plan=planner)
+                errors = self._spread(rows, job, executor)
+            self._tell_rest(rows)
+            if vacuum and self.source.backend == "sqlite":
+                rows.connection.execute("VACUUM")
+            after = _file_size(self.source, rows)
+            report = self._report(rows, job, errors)
+            written = _wal(self.source, rows)
+            return replace(
+                report,
+                returned=max(0, before - after),
+                wal=None if wal is None or written is None else written - wal,
+            )
+
+    def join(self, job: Job) -> Report:
+        with self._opened() as rows:
+            done = self._in_process(rows, job)
+            return self._report(rows, job, done)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        with self.source.open() as rows:
+            yield rows
+
+    def _planned(self, rows: Any, *, plan: bool) -> Job:
+        ledger = self.source.ledger(rows)
+        spec = _spec(self.task)
+        if plan:
+            if self.task.archive == "same":
+                rows.prepare_store()
+            ledger.create()
+            heads, young = _idle(rows, self.task, self.threads)
+            with rows.writing():
+                size = CHUNK[self.source.backend]
+                return ledger.plan(
+                    self.name, _print_of(spec), spec, heads, size=size, young=len(young)
+                )
+        found = ledger.find(self.name) if ledger.exists() else None
+        if found is None or found.fingerprint != _print_of(spec):
+            raise JobError("another job runs in this database; reducing-saver status names it")
+        return found
+
+    def _spread(self, rows: Any, job: Job, executor: Executor | None) -> list[str]:
+        """Do the work in this process, or in those of an executor."""
+        own = executor is None and self._has_processes(rows, job)
+        if executor is not None:
+            return self._in_executor(rows, job, executor)
+        if not own:
+            return self._in_process(rows, job)
+        for _ in range(_RESTARTS):
+            with ProcessPoolExecutor(_PROCESSES, mp_context=get_context("spawn")) as pool:
+                if not self._in_executor(rows, job, pool):
+                    return []
+        # A script without its `if __name__ == "__main__":` starts no processes.
+        return self._in_process(rows, job)
+
+    def _has_processes(self, rows: Any, job: Job) -> bool:
+        """Tell whether it is worth to start processes, and they can be told what to do."""
+        if self.source.backend != "postgres" or self.source.own_serde is not None:
+            return False
+        if not self.named or self.task.prepares:
+            return False
+        if self.hooks and self.task.archive is None:
+            return False
+        many = self.source.ledger(rows).left(job) > 4 * CHUNK["postgres"]
+        return many and self.pace == Pace()
+
+    def _in_process(self, rows: Any, job: Job) -> list[str]:
+        worker = Worker(rows, self.source.ledger(rows), self.task, job, self.counts)
+        return self._work(worker, self._delivery(rows))
+
+    def _work(self, worker: Worker, delivery: Delivery | None) -> list[str]:
+        seen, pause = 0, _LEAST_PAUSE if self.source.backend == "sqlite" else 0.0
+        while not self._is_over(seen):
+            began = time.monotonic()
+            done = worker.work(_rest(self.pace, seen))
+            if done is None:
+                break
+            seen += done.amount
+            if delivery is not None:
+                self._tell(worker.rows, delivery, done.leaves)
+            took = time.monotonic() - began
+            self._show(worker)
+            if pause:
+                # The file was locked as long: others have their turn.
+                time.sleep(max(pause, took))
+            if self.pace.rate is not None:
+                time.sleep(max(0.0, seen / self.pace.rate - (time.monotonic() - self.started)))
+        return []
+
+    def _is_over(self, seen: int) -> bool:
+        if self.pace.threads is not None and seen >= self.pace.threads:
+            return True
+        spent = time.monotonic() - self.started
+        return self.pace.seconds is not None and spent >= self.pace.seconds
+
+    def _in_executor(self, rows: Any, job: Job, executor: Executor) -> list[str]:
+        """Give chunks to an executor until none is left; a worker that dies leaves its chunk."""
+        ledger, errors = self.source.ledger(rows), list[str]()
+        for _ in range(_RESTARTS):
+            left, size = ledger.left(job), CHUNK["postgres"] * _CHUNKS_A_CALL
+            if not left or self._is_over(0):
+                return []
+            calls = max(_PROCESSES, -(-left // size))
+            futures: set[Future[int]] = set()
+            try:
+                for _ in range(calls):
+                    arguments = (self.source, self.task, job, _CHUNKS_A_CALL, self._share(calls))
+                    futures.add(executor.submit(do_chunks, *arguments))
+                errors = self._wait(rows, job, futures)
+            except BrokenProcessPool as error:
+                return [f"executor: {type(error).__name__}"]
+            if errors and "BrokenProcessPool" in errors[0]:
+                return errors
+        return errors if ledger.left(job) else []
+
+    def _share(self, calls: int) -> Pace:
+        spent = time.monotonic() - self.started
+        seconds = None if self.pace.seconds is None else max(0.0, self.pace.seconds - spent)
+        rate = None if self.pace.rate is None else self.pace.rate / calls
+        threads = None if self.pace.threads is None else max(1, self.pace.threads // calls)
+        return Pace(rate, seconds, threads)
+
+    def _wait(self, rows: Any, job: Job, futures: set[Future[int]]) -> list[str]:
+        errors: list[str] = []
+        worker = Worker(rows, self.source.ledger(rows), self.task, job)
+        while futures:
+            done, futures = wait(futures, timeout=_POLL_SECONDS)
+            for one in done:
+                error = one.exception()
+                if error is not None:
+                    errors.append(f"worker: {type(error).__name__}")
+            self._show(worker)
+        return errors
+
+    def _show(self, worker: Worker) -> None:
+        if self.progress is None:
+            return
+        totals, left = worker.ledger.totals(worker.job), worker.ledger.left(worker.job)
+        spent = time.monotonic() - self.started
+        seen = totals.seen
+        self.progress(Progress(seen, seen + left, totals.bytes.freed, totals.skipped, spent))
+
+    def _delivery(self, rows: Any) -> Delivery | None:
+        if not self.hooks:
+            return None
+        archive = self.task.archive
+        kept = StoreArchive(rows.store()) if archive == "same" else archive
+        return Delivery(self.hooks, kept, self.counts, rows.serde)  # type: ignore[arg-type]
+
+    def _tell(self, rows: Any, delivery: Delivery, leaves: Sequence[Any]) -> None:
+        load = rows.saver().get_tuple
+        for leave in leaves:
+            delivery.after_put(leave.segment.thread, [leave], load)
+
+    def _tell_rest(self, rows: Any) -> None:
+        """Tell what workers archived, and what a hook has failed on, of this job's threads."""
+        delivery = self._delivery(rows)
+        if delivery is None:
+            return
+        if delivery.archive is not None:
+            waiting, load = delivery.archive.waiting(), rows.saver().get_tuple
+            for thread in self.source.ledger(rows).known(self.name, waiting):
+                delivery.after_put(thread, [], load)
+        delivery.close()
+
+    def _report(self, rows: Any, job: Job, errors: Sequence[str]) -> Report:
+        ledger = self.source.ledger(rows)
+        totals, sizes = ledger.totals(job), ledger.sizes(job)
+        with rows.writing():
+            ledger.touch(job)
+        return Report(
+            dry_run=False,
+            backend=self.source.backend,
+            job=self.name,
+            policy=str(self.task.policy),
+            archive=_archive_name(self.task),
+            **_summed(totals),
+            errors=(*ledger.errors(job), *errors)[:MOST_ERRORS],
+            largest=largest(sizes),
+            curve=curve(sizes),
+            seconds=time.monotonic() - self.started,
+            left=ledger.left(job),
+        )
+
+
+def _summed(totals: Totals) -> dict[str, Any]:
+    return {
+        "threads": totals.seen,
+        "compacted": totals.done,
+        "skipped": dict(totals.skipped),
+        "bytes": totals.bytes,
+        "archived": totals.archived,
+        "evicted": totals.evicted,
+        "deleted": totals.deleted,
+    }
+
+
+def do_chunks(source: Source, task: Task, job: Job, chunks: int, pace: Pace) -> int:
+    """Do at most so many chunks of a job over a connection of its own; what an executor is given.
+
+    Returns how many threads were compacted. A connection that is lost, as when the process was
+    frozen in a transaction, is opened again.
+    """
+    seen, lost, started = 0, 0, time.monotonic()
+    while True:
+        try:
+            with source.open() as rows:
+                worker = Worker(rows, source.ledger(rows), task, job)
+                while chunks > 0:
+                    if pace.seconds is not None and time.monotonic() - started >= pace.seconds:
+                        return seen
+                    if pace.threads is not None and seen >= pace.threads:
+                        return seen
+                    done = worker.work(_rest(pace, seen))
+                    if done is None:
+                        return seen
+                    seen, chunks = seen + done.amount, chunks - 1
+                    if pace.rate is not None:
+                        time.sleep(max(0.0, seen / pace.rate - (time.monotonic() - started)))
+            return seen
+        except Exception as error:
+            if lost >= _LOST_TRIES or not type(error).__module__.startswith("psycopg"):
+                raise
+            lost += 1
+
+
+def _rest(pace: Pace, seen: int) -> int | None:
+    return None if pace.threads is None else pace.threads - seen
+
+
+@contextmanager
+def _planning(source: Source, rows: Any, name: str) -> Iterator[bool]:
+    """Hold the lock of the one planner of a database; False where another holds it.
+
+    SQLite has one writer anyway.
+    """
+    if source.backend != "postgres":
+        yield True
+        return
+    ((got,),) = rows.connection.execute(
+        "SELECT pg_try_advisory_lock(%s, hashtext(current_schema()))", (_LOCK,)
+    ).fetchall()
+    try:
+        yield bool(got)
+    finally:
+        if got and not rows.connection.closed:
+            rows.connection.execute(
+                "SELECT pg_advisory_unlock(%s, hashtext(current_schema()))", (_LOCK,)
+            )
+
+
+def _is_locked(source: Source, rows: Any) -> bool:
+    if source.backend != "postgres":
+        return False
+    ((held,),) = rows.connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %s "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
+        (_LOCK,),
+    ).fetchall()
+    return bool(held)
+
+
+def _file_size(source: Source, rows: Any) -> int:
+    if source.backend != "sqlite":
+        return 0
+    ((pages,),) = rows.connection.execute("PRAGMA page_count").fetchall()
+    ((size,),) = rows.connection.execute("PRAGMA page_size").fetchall()
+    return int(pages) * int(size)
+
+
+def _wal(source: Source, rows: Any) -> int | None:
+    """Return how far the write-ahead log is, where the database tells."""
+    if source.backend != "postgres":
+        return None
+    ((position,),) = rows.connection.execute(
+        "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"
+    ).fetchall()
+    return int(position)

@@ -1,0 +1,355 @@
+"""Compact a chunk of threads: read, decide, archive, write and account for, in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from .._archive import Archive, Entry, Parcel
+from .._channel import Place
+from .._delivery import pack
+from .._delta import Reducer
+from .._reduction import Proposal, Setting
+from .._retain import floor
+from .._roll import summarise as make_summaries
+from .._segment import Leave
+from .._stats import Counts
+from .._summary import Summary
+from ..engine import Window
+from ..engine.counters import plain_text
+from ..rows.backend import Edit, Rows
+from ..rows.rewrite import Rewrite, again, decide, rewrite, summarise
+from ..rows.thread import Look, Skip, Thread
+from .ledger import DONE, Claim, Job, Ledger, Outcome
+from .policy import Policy
+
+logger = logging.getLogger("reducing_saver")
+
+_TRIES = 8
+_LEASE_SECONDS = 300.0
+# Of a chunk: names no state that a retry could find otherwise.
+_AGAIN = {"SerializationFailure", "DeadlockDetected", "LockNotAvailable"}
+_LOST = {"AdminShutdown", "IdleInTransactionSessionTimeout", "OperationalError", "InterfaceError"}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Hold what a worker has to know of a job.
+
+    - `archive`: where what leaves goes; `"same"` is the store of the same database, None nowhere.
+    - `tells`: archived segments wait for hooks.
+    """
+
+    policy: Policy
+    channels: tuple[str, ...] = ("messages",)
+    archive: Archive | str | None = None
+    summary: Summary | None = None
+    tells: bool = False
+    archives: bool = True
+    idle: timedelta = timedelta(hours=1)
+    namespace_key: str = "memory_namespace"
+    reducer: Reducer | None = None
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """Return where lists are."""
+        return {name: Place.parse(name) for name in self.channels}
+
+    @property
+    def setting(self) -> Setting:
+        """Return the same for the steps of a put."""
+        window = self.policy.window or Window(keep=("messages", 1))
+        room = self.summary.room() if self.summary is not None else {}
+        return Setting(window, self.places, archives=self.archives, room=room)
+
+    @property
+    def prepares(self) -> bool:
+        """Tell whether something is done outside of the transaction first."""
+        return self.summary is not None or isinstance(self.archive, Archive)
+
+    def look(self, now: datetime, *, archived: bool) -> Look:
+        """Return what to read of threads; `archived` tells that there is an archive already."""
+        young = floor(now - self.idle) if self.idle else None
+        lists = self.policy.window is not None or self.reducer is not None
+        inherits = self.archives and (archived or isinstance(self.archive, Archive))
+        places = self.places if lists else {}
+        return Look(self.policy.retain, now, young, places, self.reducer, inherits)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Hold what was done outside of the transaction: summaries, and what is in the archive."""
+
+    proposals: Mapping[str, Sequence[Proposal]] = field(default_factory=dict)
+    archived: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Hold what became of a chunk, and what left in it."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    leaves: tuple[Leave, ...] = ()
+
+    @property
+    def amount(self) -> int:
+        """Return how many threads were compacted."""
+        return sum(one.outcome == DONE for one in self.outcomes)
+
+
+@dataclass(slots=True)
+class Worker:
+    """Do chunks of a job, one after the other, over one connection."""
+
+    rows: Rows
+    ledger: Ledger
+    task: Task
+    job: Job
+    counts: Counts = field(default_factory=Counts)
+    _archived: bool | None = None
+
+    def look(self) -> Look:
+        """Return what to read of threads."""
+        if self._archived is None:
+            self._archived = self.rows.has_archive()
+        return self.task.look(datetime.now(UTC), archived=self._archived)
+
+    def work(self, most: int | None = None) -> Done | None:
+        """Do the next chunk, or at most so many threads of it; None where none is free.
+
+        A chunk that another transaction stands against is tried again; then, or where a thread
+        breaks it, its threads are done one by one, and what breaks is noted.
+        """
+        claim = self._leased() if self.task.prepares else None
+        if self.task.prepares and claim is None:
+            return None
+        for attempt in range(_TRIES):
+            try:
+                return self._whole(claim, most)
+            except Exception as error:
+                if _is_lost(error):
+                    raise
+                if not _is_passing(error):
+                    break
+                time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))
+        return self._one_by_one(claim, most)
+
+    def _leased(self) -> Claim | None:
+        with self.rows.writing():
+            claim = self.ledger.claim(self.job)
+            if claim is not None:
+                self.ledger.lease(self.job, claim.chunk, _LEASE_SECONDS)
+        return claim
+
+    def _whole(self, leased: Claim | None, most: int | None) -> Done | None:
+        prepared = self._prepare(leased.threads[:most]) if leased else Prepared()
+        with self.rows.writing():
+            claim = self.ledger.claim(self.job, leased.chunk if leased else None)
+            if claim is None:
+                return None
+            done = self._do(claim.threads[:most], prepared)
+            self.ledger.record(self.job, claim.chunk, done.outcomes)
+            if len(done.outcomes) == len(claim.threads):
+                self.ledger.finish(self.job, claim.chunk)
+            else:
+                self.ledger.lease(self.job, claim.chunk, 0)
+        return done
+
+    def _one_by_one(self, leased: Claim | None, most: int | None) -> Done | None:
+        with self.rows.writing():
+            claim = self.ledger.claim(self.job, leased.chunk if leased else None)
+        if claim is None:
+            return None
+        done = Done()
+        for thread in claim.threads[:most]:
+            one = self._alone(claim, thread)
+            if one is None:  # another worker has taken the chunk
+                return done
+            done = Done((*done.outcomes, *one.outcomes), (*done.leaves, *one.leaves))
+        with self.rows.writing():
+            held = self.ledger.claim(self.job, claim.chunk)
+            if held is not None and not held.threads:
+                self.ledger.finish(self.job, claim.chunk)
+            elif held is not None:
+                self.ledger.lease(self.job, claim.chunk, 0)
+        return done
+
+    def _alone(self, claim: Claim, thread: str) -> Done | None:
+        for attempt in range(_TRIES):
+            try:
+                prepared = self._prepare([thread]) if self.task.prepares else Prepared()
+                with self.rows.writing():
+                    held = self.ledger.claim(self.job, claim.chunk)
+                    if held is None:
+                        return None
+                    done = self._do([thread], prepared) if thread in held.threads else Done()
+                    self.ledger.record(self.job, claim.chunk, done.outcomes)
+                return done
+            except Exception as error:
+                if _is_lost(error):
+                    raise
+                if _is_passing(error) and attempt + 1 < _TRIES:
+                    time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
+                    continue
+                return self._failed(claim, thread, error)
+        return None
+
+    def _failed(self, claim: Claim, thread: str, error: Exception) -> Done:
+        # The text of the error may quote a message.
+        logger.warning("thread %r could not be compacted: %s", thread, type(error).__name__)
+        outcome = Outcome(thread, "", Skip.FAILED, type(error).__name__)
+        with self.rows.writing():
+            if self.ledger.claim(self.job, claim.chunk) is not None:
+                self.ledger.record(self.job, claim.chunk, [outcome])
+        return Done((outcome,))
+
+    def _prepare(self, threads: Sequence[str]) -> Prepared:
+        """Make summaries and write into an archive elsewhere, without a transaction."""
+        look, setting = self.look(), self.task.setting
+        with self.rows.reading():
+            found = self.rows.load(threads, look)
+        proposals: dict[str, list[Proposal]] = {}
+        archived: set[str] = set()
+        for thread in found:
+            if not _may_change(thread, self.task):
+                continue
+            proposed = self._proposed(thread)
+            if self.task.summary is not None:
+                proposed = self._summarised(proposed, self.task.summary)
+            proposals[thread.id] = proposed
+            made = rewrite(thread, proposed, setting)
+            if isinstance(made, Rewrite) and isinstance(self.task.archive, Archive):
+                for leave in made.leaves:
+                    tell = self.task.tells and not leave.segment.silent
+                    self.task.archive.write(leave.segment, self._packed(leave), tell=tell)
+                    archived.add(leave.segment.id)
+        return Prepared(proposals, frozenset(archived))
+
+    def _summarised(self, proposals: Sequence[Proposal], summary: Summary) -> list[Proposal]:
+        window = self.task.setting.window
+        return summarise(proposals, lambda p: make_summaries(p, summary, window, self.counts))
+
+    def _proposed(self, thread: Thread) -> list[Proposal]:
+        return decide(thread, self.task.setting, namespace_key=self.task.namespace_key)
+
+    def _do(self, threads: Sequence[str], prepared: Prepared) -> Done:
+        found = self.rows.load(threads, self.look())
+        outcomes: list[Outcome] = []
+        edits: list[Edit] = []
+        for thread in found:
+            decided = self.decided(thread, prepared)
+            if isinstance(decided, Skip):
+                outcomes.append(skipped(thread, decided))
+            else:
+                edits.append(decided)
+        parcels = self._archive(edits)
+        self.rows.apply(edits)
+        for edit in edits:
+            outcomes.append(done_with(edit, parcels.get(edit.thread.id, 0)))
+        leaves = tuple(leave for edit in edits for leave in edit.rewrite.leaves)
+        return Done(tuple(outcomes), leaves)
+
+    def decided(self, thread: Thread, prepared: Prepared | None = None) -> Edit | Skip:
+        """Return what is written of a thread, or why it is left as it is.
+
+        Without `prepared` (a dry run) no summary is needed.
+        """
+        skip = _reason(thread, self.task.policy)
+        if skip is not None:
+            return skip
+        proposed: list[Proposal] = []
+        if _may_change(thread, self.task):
+            proposed = self._proposed(thread)
+            if prepared is not None and self.task.prepares:
+                known = again(proposed, prepared.proposals.get(thread.id, ()))
+                if known is None:  # it has changed since
+                    return Skip.YOUNG
+                proposed = known
+        made = rewrite(thread, proposed, self.task.setting)
+        if isinstance(made, Skip):
+            return made
+        foreign = isinstance(self.task.archive, Archive) and prepared is not None
+        if foreign and not {leave.segment.id for leave in made.leaves} <= prepared.archived:  # type: ignore[union-attr]
+            return Skip.YOUNG
+        edit = self.rows.edit(thread, made)
+        return edit if edit.changes else Skip.DONE
+
+    def _archive(self, edits: Iterable[Edit]) -> dict[str, int]:
+        """Archive in the same transaction; returns bytes by thread, wherever they are."""
+        parcels: list[Parcel] = []
+        sizes: dict[str, int] = {}
+        for edit in edits:
+            packed = self._parcels(edit)
+            sizes[edit.thread.id] = _weight(packed)
+            parcels += packed
+        if self.task.archive == "same" and parcels:
+            self.rows.archive(parcels)
+        return sizes
+
+    def archived(self, edit: Edit) -> int:
+        """Return how many bytes the archive would take."""
+        return _weight(self._parcels(edit))
+
+    def _parcels(self, edit: Edit) -> list[Parcel]:
+        if self.task.archive is None:
+            return []
+        return [
+            (leave.segment, self._packed(leave), self.task.tells and not leave.segment.silent)
+            for leave in edit.rewrite.leaves
+        ]
+
+    def _packed(self, leave: Leave) -> list[Entry]:
+        archive = self.task.archive
+        indexed = isinstance(archive, Archive) and archive.index_text
+        return pack(leave, self.rows.serde, plain_text if indexed else None)
+
+
+def _reason(thread: Thread, policy: Policy) -> Skip | None:
+    if thread.skip is not None:
+        return thread.skip
+    return thread.waits if policy.paused == "skip" else None
+
+
+def _may_change(thread: Thread, task: Task) -> bool:
+    return task.policy.window is not None and thread.skip is None and thread.waits is None
+
+
+def skipped(thread: Thread, reason: Skip) -> Outcome:
+    size = replace(thread.bytes, stays=thread.bytes.before)
+    whole = replace(size, old_versions=0, writes=0, checkpoints=0, evicted=0)
+    return Outcome(thread.id, thread.head, reason, bytes=whole, checkpoints=len(thread.rows))
+
+
+def done_with(edit: Edit, archived: int) -> Outcome:
+    return Outcome(
+        edit.thread.id,
+        edit.thread.head,
+        DONE,
+        bytes=edit.bytes,
+        archived=archived,
+        evicted=edit.rewrite.evicted,
+        deleted=edit.deleted,
+        checkpoints=len(edit.thread.rows),
+    )
+
+
+def _is_passing(error: Exception) -> bool:
+    """Tell whether a transaction failed for what another one did, and may be tried again."""
+    if type(error).__module__ == "sqlite3":
+        return "locked" in str(error) or "busy" in str(error)
+    return type(error).__name__ in _AGAIN
+
+
+def _is_lost(error: Exception) -> bool:
+    """Tell whether the connection is gone."""
+    return type(error).__module__.startswith("psycopg") and type(error).__name__ in _LOST
+
+
+def _weight(parcels: Iterable[Parcel]) -> int:
+    """Return what the same messages take in an archive, once: stores hold base64."""
+    sizes = {entry.key: 4 * len(entry.data) // 3 for _, entries, _ in parcels for entry in entries}
+    return sum(sizes.values())

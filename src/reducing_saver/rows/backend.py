@@ -1,0 +1,177 @@
+"""Say what a job and retention need of a database: the same for Postgres and SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import BaseStore
+
+from .._archive import Parcel
+from .._delta import snapshotted
+from .._retain import Key, Row
+from .rewrite import Rewrite
+from .thread import Bytes, Kept, Look, Thread
+
+
+class Value(NamedTuple):
+    """Hold a stored value that takes the place of another: `name` is a channel, or a checkpoint."""
+
+    namespace: str
+    name: str
+    version: str
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Hold what is to be written of one thread, as the database holds it.
+
+    `snapshots` are values of delta channels, where none need be stored yet.
+    """
+
+    thread: Thread
+    rewrite: Rewrite
+    values: tuple[Value, ...]
+    bytes: Bytes
+    snapshots: tuple[Value, ...] = ()
+
+    @property
+    def deleted(self) -> int:
+        """Return how many checkpoints go."""
+        return len(self.thread.rows) - len(self.thread.kept)
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether anything is written or deleted."""
+        return bool(self.deleted or self.rewrite.changes or self.thread.severed)
+
+
+class Head(NamedTuple):
+    """Name a thread and its newest checkpoint."""
+
+    thread: str
+    id: str
+
+
+class Rows(Protocol):
+    """Read and write the stored rows of threads over one connection. Not safe to share."""
+
+    name: str
+    serde: SerializerProtocol
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Do what is within in one transaction that sees one state of the database."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Read what is within from one state of the database, and write nothing."""
+
+    def has_tables(self) -> bool:
+        """Tell whether a saver has ever stored something here."""
+
+    def heads(self, threads: Sequence[str] | None = None) -> list[Head]:
+        """Return all threads, or those of these that are there, oldest head first."""
+
+    def load(self, threads: Sequence[str], look: Look) -> list[Thread]:
+        """Return what has to be known of threads; one that cannot be read says so."""
+
+    def edit(self, thread: Thread, rewrite: Rewrite) -> Edit:
+        """Return what is to be written of a thread. Writes nothing."""
+
+    def apply(self, edits: Sequence[Edit]) -> None:
+        """Rewrite what stays and delete what goes; only within `writing`."""
+
+    def delete(self, thread: str, keys: Iterable[Key]) -> None:
+        """Delete these checkpoints of a thread, and what only they name."""
+
+    def archive(self, parcels: Sequence[Parcel]) -> None:
+        """Write segments and messages into the store of the database; only within `writing`."""
+
+    def has_archive(self) -> bool:
+        """Tell whether anything was ever archived here, or a job has run."""
+
+    def has_store(self) -> bool:
+        """Tell whether the tables of the store are there."""
+
+    def prepare_store(self) -> None:
+        """Make the tables of the store, outside of any transaction."""
+
+    def store(self) -> BaseStore:
+        """Return LangGraph's store in the same database, over this connection."""
+
+    def saver(self) -> BaseCheckpointSaver[Any]:
+        """Return LangGraph's saver over this connection."""
+
+    def close(self) -> None:
+        """Close the connection, where it was opened for this."""
+
+
+def retain(rows: Rows, thread: str, look: Look, *, most: int) -> int:
+    """Delete at most `most` checkpoints that do not stay, oldest first, in one transaction.
+
+    Returns how many were deleted. Lists are not read, and nothing that stays is rewritten.
+    """
+    with rows.writing():
+        (found,) = rows.load([thread], replace(look, places={}))
+        if found.skip is not None:
+            return 0
+        gone = sorted({row.key for row in found.rows} - found.keys, key=_age)[:most]
+        if gone:
+            rows.delete(thread, gone)
+        return len(gone)
+
+
+def _age(key: Key) -> tuple[str, str]:
+    return key.id, key.namespace
+
+
+def deltas_of(one: Kept, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the delta channels of a checkpoint that carries no value for them.
+
+    `known` are channels for which a value is stored. LangGraph counts the updates of a delta
+    channel in the metadata, but for the checkpoint that has just stored it whole; LangGraph.js
+    marks threads otherwise and is not understood.
+    """
+    counted = one.metadata.get("counters_since_delta_snapshot") or {}
+    found = {
+        channel
+        for channel in counted
+        if channel in one.checkpoint["channel_versions"] and channel not in {*known}
+    }
+    if "delta_writes_versioned" in one.metadata:
+        found.add("*")
+    return tuple(sorted(found))
+
+
+def whole_lists(one: Kept, look: Look) -> dict[str, list[Any]]:
+    """Return the lists of delta channels that a checkpoint carries whole."""
+    found = {name: snapshotted(one.checkpoint, name) for name in look.channels}
+    return {name: messages for name, messages in found.items() if messages is not None}
+
+
+def inherited(
+    one: Kept, rows: Mapping[Key, Row], segments: Mapping[Key, Mapping[str, str]]
+) -> Mapping[str, str]:
+    """Return the newest segments of a checkpoint's line: its own, or those of the nearest before.
+
+    `segments` are what the rows name that name any.
+    """
+    if own := one.record.segments:
+        return own
+    before = (Key(one.key.namespace, id) for id in ancestors(rows[one.key], rows))
+    return next((segments[key] for key in before if segments.get(key)), {})
+
+
+def ancestors(row: Row, rows: Mapping[Key, Row]) -> tuple[str, ...]:
+    """Return the ids of all stored checkpoints before one."""
+    found: dict[str, None] = {}
+    before = row.parent
+    while before and before not in found and (held := rows.get(Key(row.namespace, before))):
+        found[before] = None
+        before = held.parent
+    return tuple(found)

@@ -1,0 +1,449 @@
+"""Read and write the rows of `SqliteSaver` (langgraph-checkpoint-sqlite 3.1).
+
+The whole state stands in every row of `checkpoints`. What is within `writing` is one
+`BEGIN IMMEDIATE`: nobody else writes meanwhile, so it should be short.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import BaseStore
+
+from .._archive import Parcel, StoreArchive
+from .._delta import fold
+from .._record import Record
+from .._retain import Key, Row
+from .backend import Edit, Head, Value, ancestors, deltas_of, inherited, whole_lists
+from .packed import put_list, put_value
+from .rewrite import Change, Rewrite
+from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
+
+_BUSY_SECONDS = 30.0
+_TASKS = "__pregel_tasks"
+
+
+def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open a file; `read_only` leaves it and its log as they are."""
+    mode = "ro" if read_only else "rw"
+    return sqlite3.connect(
+        f"file:{quote(str(Path(path).absolute()))}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=_BUSY_SECONDS,
+    )
+
+
+class SqliteRows:
+    """Read and write threads over a connection.
+
+    - `lock`: held in every transaction, where a saver uses the connection too.
+    """
+
+    name = "sqlite"
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        serde: SerializerProtocol,
+        *,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.connection, self.serde = connection, serde
+        self._lock = lock
+        self._store: BaseStore | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Do what is within in one transaction that sees one state of the database."""
+        with self._transaction("BEGIN IMMEDIATE"):
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read what is within from one state of the database, and write nothing."""
+        with self._transaction("BEGIN"):
+            yield
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        with self._lock or nullcontext():
+            self.connection.execute(begin)
+            try:
+                yield
+            except BaseException:
+                self.connection.rollback()
+                raise
+            self.connection.commit()
+
+    def has_tables(self) -> bool:
+        """Tell whether a saver has ever stored something here."""
+        found = self.connection.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' "
+            "AND name IN ('checkpoints', 'writes')"
+        ).fetchone()
+        return int(found[0]) == 2
+
+    def heads(self, threads: Sequence[str] | None = None) -> list[Head]:
+        """Return all threads, or those of these that are there, oldest head first."""
+        rows = self.connection.execute(
+            "SELECT thread_id, max(checkpoint_id) FROM checkpoints "
+            "WHERE ?1 IS NULL OR thread_id IN (SELECT value FROM json_each(?1)) "
+            "GROUP BY thread_id ORDER BY 2, 1",
+            (None if threads is None else json.dumps([*threads]),),
+        )
+        return [Head(*row) for row in rows]
+
+    def load(self, threads: Sequence[str], look: Look) -> list[Thread]:
+        """Return what has to be known of threads; one that cannot be read says so."""
+        found = []
+        for thread in threads:
+            try:
+                found.append(self._load(thread, look))
+            except sqlite3.Error:
+                raise
+            except Exception:
+                found.append(Thread(thread, skip=Skip.UNREADABLE))
+        return found
+
+    def _load(self, thread: str, look: Look) -> Thread:
+        rows, sizes, segments = self._rows(thread, look)
+        if look.young is not None and any(row.id >= look.young for row in rows.values()):
+            return Thread(thread, tuple(rows.values()), skip=Skip.YOUNG)
+        parents = {Key(row.namespace, row.parent or "") for row in rows.values()}
+        held: dict[Key, Kept] = {}
+        while fresh := chosen([*rows.values()], look) - held.keys():
+            for key in fresh:
+                one = replace(self._kept(thread, key, look), tip=key not in parents)
+                one = replace(one, folded=self._folded(thread, one, look))
+                one = replace(one, segments=inherited(one, rows, segments))
+                held[key] = one
+                rows[key] = replace(rows[key], needs=self._needs(thread, one, rows))
+        kept = [held[key] for key in sorted(chosen([*rows.values()], look), key=lambda k: k.id)]
+        skip, waits = state_of(kept, look)
+        skip = Skip.UNPUT if self._unput(thread, rows) else skip
+        cut = severed(kept, rows)
+        whole = (*rows.values(),)
+        read = Thread(thread, whole, tuple(kept), severed=cut, skip=skip, waits=waits)
+        return replace(read, bytes=self._bytes(read, sizes))
+
+    def _rows(
+        self, thread: str, look: Look
+    ) -> tuple[dict[Key, Row], dict[Key, tuple[int, int]], dict[Key, Mapping[str, str]]]:
+        rows: dict[Key, Row] = {}
+        segments: dict[Key, Mapping[str, str]] = {}
+        sizes: dict[Key, tuple[int, int]] = {}
+        listed = self.connection.execute(
+            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, "
+            "length(checkpoint), length(metadata) FROM checkpoints WHERE thread_id = ?",
+            (thread,),
+        )
+        for namespace, id, parent, state, metadata in listed:
+            rows[Key(namespace, id)] = Row(namespace, id, parent)
+            sizes[Key(namespace, id)] = (state or 0, metadata or 0)
+        # The metadata stands behind the state, so reading it means to pass over that.
+        described = self.connection.execute(
+            "SELECT checkpoint_ns, checkpoint_id, metadata FROM checkpoints WHERE thread_id = ?1 "
+            "AND (?2 OR parent_checkpoint_id IS NULL OR instr(checkpoint_ns, ':') > 0)",
+            (thread, look.retain.sources or look.inherits),
+        )
+        for namespace, id, text in described:
+            metadata, key = _metadata(text), Key(namespace, id)
+            record = Record.read(metadata)
+            segments[key] = record.segments
+            rows[key] = replace(
+                rows[key],
+                parent=rows[key].parent or record.ancestor,
+                source=metadata.get("source"),
+                root=(metadata.get("parents") or {}).get(""),
+            )
+        return rows, sizes, segments
+
+    def _kept(self, thread: str, key: Key, look: Look) -> Kept:
+        kind, data, text, parent = self.connection.execute(
+            "SELECT type, checkpoint, metadata, parent_checkpoint_id FROM checkpoints "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            (thread, *key),
+        ).fetchone()
+        checkpoint = self.serde.loads_typed((kind, data))
+        writes = self.connection.execute(
+            "SELECT channel, type, value FROM writes "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            (thread, *key),
+        ).fetchall()
+        said = [
+            (channel, self.serde.loads_typed((kind, value)))
+            for channel, kind, value in writes
+            if channel in look.channels
+        ]
+        one = Kept(
+            key,
+            checkpoint,
+            _metadata(text),
+            parent,
+            tuple(said),
+            len(writes),
+            stored={"": (kind, data)},
+            sizes={"": len(data)},
+        )
+        return replace(one, deltas=deltas_of(one, checkpoint["channel_values"]))
+
+    def _folded(self, thread: str, one: Kept, look: Look) -> dict[str, list[Any]]:
+        found = whole_lists(one, look)
+        if look.reducer is None or one.frozen or not look.channels.issuperset(one.deltas):
+            return found
+        if not one.deltas:
+            return found
+        saver, config = self.saver(), at(thread, one.key)
+        known = saver.get_tuple(config)
+        if known is None:
+            return found
+        for channel in one.deltas:
+            past = saver.get_delta_channel_history(config=config, channels=[channel])
+            folded = fold(known._replace(pending_writes=[]), past, channel, look.reducer)
+            if folded is not None:
+                found[channel] = folded
+        return found
+
+    def _needs(self, thread: str, one: Kept, rows: Mapping[Key, Row]) -> tuple[str, ...]:
+        needs = [one.record.before] if one.record.before else []
+        if set(one.deltas) - one.folded.keys():
+            needs += ancestors(rows[one.key], rows)
+        if one.checkpoint.get("v", 4) < 4 and one.parent and self._sends(thread, one):
+            needs.append(one.parent)
+        return tuple(needs)
+
+    def _sends(self, thread: str, one: Kept) -> bool:
+        """Tell whether its parent holds what an old checkpoint has sent."""
+        found = self.connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM writes WHERE thread_id = ? AND checkpoint_ns = ? "
+            "AND checkpoint_id = ? AND channel = ?)",
+            (thread, one.key.namespace, one.parent, _TASKS),
+        ).fetchone()
+        return bool(found[0])
+
+    def _unput(self, thread: str, rows: Mapping[Key, Row]) -> bool:
+        newest: dict[str, str] = {}
+        for key in rows:
+            newest[key.namespace] = max(key.id, newest.get(key.namespace, ""))
+        head = max(newest.values(), default="")
+        written = self.connection.execute(
+            "SELECT DISTINCT checkpoint_ns, checkpoint_id FROM writes WHERE thread_id = ?",
+            (thread,),
+        )
+        return any(id > newest.get(namespace, head) for namespace, id in written)
+
+    def _bytes(self, thread: Thread, sizes: Mapping[Key, tuple[int, int]]) -> Bytes:
+        written = self.connection.execute(
+            "SELECT checkpoint_ns, checkpoint_id, sum(length(value)) FROM writes "
+            "WHERE thread_id = ? GROUP BY 1, 2",
+            (thread.id,),
+        )
+        keys, total = thread.keys, Bytes()
+        for key, (state, metadata) in sizes.items():
+            if key in keys:
+                total += Bytes(stays=state + metadata)
+            else:
+                total += Bytes(old_versions=state, checkpoints=metadata)
+        for namespace, id, size in written:
+            gone = Key(namespace, id) in sizes and Key(namespace, id) not in keys
+            total += Bytes(writes=size or 0) if gone else Bytes(stays=size or 0)
+        return total
+
+    def edit(self, thread: Thread, rewrite: Rewrite) -> Edit:
+        """Return what is to be written of a thread. Writes nothing."""
+        held = {one.key: one for one in thread.kept}
+        values, freed = [], 0
+        for change in rewrite.changes:
+            one = held[change.key]
+            kind, data = self._value(one, change)
+            freed += one.sizes[""] - len(data)
+            values.append(Value(*change.key, "", kind, data))
+        size = replace(thread.bytes, evicted=freed, stays=thread.bytes.stays - freed)
+        return Edit(thread, rewrite, tuple(values), size)
+
+    def _value(self, one: Kept, change: Change) -> tuple[str, bytes]:
+        stored = one.stored[""]
+        for name, (old, new) in change.lists.items():
+            channel, _, key = name.partition(".")
+            path = ["channel_values", channel, *([key] if key else [])]
+            stored = put_list(stored, path, old, new, self.serde)
+        for channel, messages in change.snapshots.items():
+            from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+            path = ["channel_values", channel]
+            stored = put_value(stored, path, _DeltaSnapshot(messages), self.serde)
+        return stored
+
+    def apply(self, edits: Sequence[Edit]) -> None:
+        """Rewrite what stays and delete what goes; only within `writing`."""
+        for edit in edits:
+            self._rewrite(edit)
+            gone = {row.key for row in edit.thread.rows} - edit.thread.keys
+            self._remove(edit.thread.id, gone)
+            for cut in edit.thread.severed:
+                self._sever(edit.thread.id, cut.key)
+
+    def _rewrite(self, edit: Edit) -> None:
+        for change, value in zip(edit.rewrite.changes, edit.values, strict=True):
+            self.connection.execute(
+                "UPDATE checkpoints SET type = ?, checkpoint = ? "
+                "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+                (value.kind, value.data, edit.thread.id, *change.key),
+            )
+            if change.metadata is not None:
+                self._describe(edit.thread.id, change.key, change.metadata)
+
+    def _describe(self, thread: str, key: Key, metadata: Mapping[str, Any]) -> None:
+        text = json.dumps(metadata, ensure_ascii=False).encode("utf-8", "ignore")
+        self.connection.execute(
+            "UPDATE checkpoints SET metadata = ? "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            (text, thread, *key),
+        )
+
+    def _sever(self, thread: str, key: Key) -> None:
+        self.connection.execute(
+            "UPDATE checkpoints SET parent_checkpoint_id = NULL "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            (thread, *key),
+        )
+
+    def _remove(self, thread: str, keys: Iterable[Key]) -> None:
+        named = [(thread, *key) for key in keys]
+        for statement in (
+            "DELETE FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            "DELETE FROM checkpoints "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+        ):
+            self.connection.executemany(statement, named)
+
+    def delete(self, thread: str, keys: Iterable[Key]) -> None:
+        """Delete these checkpoints of a thread, and what only they name."""
+        gone = {*keys}
+        listed = self.connection.execute(
+            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints "
+            "WHERE thread_id = ?",
+            (thread,),
+        ).fetchall()
+        parents = {Key(space, id): parent for space, id, parent in listed}
+        self._remove(thread, gone)
+        for key, parent in parents.items():
+            if key in gone or parent is None or Key(key.namespace, parent) not in gone:
+                continue
+            before, seen = parent, set[str]()
+            while before and Key(key.namespace, before) in gone and before not in seen:
+                seen.add(before)
+                before = parents.get(Key(key.namespace, before))
+            self._sever(thread, key)
+            if before and Key(key.namespace, before) in parents:
+                self._follow(thread, key, before)
+
+    def _follow(self, thread: str, key: Key, ancestor: str) -> None:
+        (text,) = self.connection.execute(
+            "SELECT metadata FROM checkpoints "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            (thread, *key),
+        ).fetchone()
+        metadata: Any = _metadata(text)
+        record = replace(Record.read(metadata), ancestor=ancestor)
+        self._describe(thread, key, record.written(metadata))
+
+    def has_archive(self) -> bool:
+        """Tell whether anything was ever archived here, or a job has run."""
+        if self.connection.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' "
+            "AND name = 'reducing_saver_jobs'"
+        ).fetchone()[0]:
+            return True
+        if not self.has_store():
+            return False
+        found = self.connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM store WHERE prefix >= ? AND prefix < ?)",
+            ("reducing_saver.", "reducing_saver/"),
+        ).fetchone()
+        return bool(found[0])
+
+    def has_store(self) -> bool:
+        """Tell whether the tables of the store are there."""
+        found = self.connection.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'store'"
+        ).fetchone()
+        return bool(found[0])
+
+    def archive(self, parcels: Sequence[Parcel]) -> None:
+        """Write segments and messages into the store, in this transaction."""
+        StoreArchive(self.store()).write_all(parcels)
+
+    def prepare_store(self) -> None:
+        """Make the tables of the store, outside of any transaction."""
+        from langgraph.store.sqlite import SqliteStore
+
+        with self._lock or nullcontext():
+            SqliteStore(self.connection).setup()
+            self.connection.commit()
+
+    def store(self) -> BaseStore:
+        """Return LangGraph's store in the same database, over this connection."""
+        if self._store is None:
+            from langgraph.store.sqlite import SqliteStore
+
+            joined: Any = _Joined(self.connection)
+            store = SqliteStore(joined)
+            store.is_setup = True
+            self._store = store
+        return self._store
+
+    def saver(self) -> BaseCheckpointSaver[Any]:
+        """Return LangGraph's saver over this connection."""
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        saver = SqliteSaver(self.connection, serde=self.serde)
+        saver.is_setup = True  # its setup commits
+        return saver
+
+    def close(self) -> None:
+        """Close the connection, where it was opened for this."""
+        if self._lock is None:
+            self.connection.close()
+
+
+class _Joined:
+    """Let a store work within the transaction that is open, which it would begin and commit."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._within = False
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        if statement == "BEGIN":
+            self._within = self._connection.in_transaction
+        if statement in ("BEGIN", "COMMIT") and self._within:
+            return self._connection.cursor()
+        return self._connection.execute(statement, parameters)
+
+    def cursor(self) -> sqlite3.Cursor:
+        return self._connection.cursor()
+
+    def create_function(self, *arguments: Any, **options: Any) -> None:
+        self._connection.create_function(*arguments, **options)
+
+
+def at(thread: str, key: Key) -> Any:
+    """Return the config that names a checkpoint."""
+    named = {"thread_id": thread, "checkpoint_ns": key.namespace, "checkpoint_id": key.id}
+    return {"configurable": named}
+
+
+def _metadata(text: bytes | str | None) -> Any:
+    return json.loads(text) if text else {}
