@@ -6,6 +6,7 @@ It holds an item to 400 KB, as the service does. It is no DynamoDB.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ def server() -> Iterator[str]:
         from moto.server import ThreadedMotoServer
     except ImportError as error:
         raise UnavailableError("no DynamoDB: moto[server] is not installed") from error
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs every request
     emulator = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     emulator.start()
     try:
