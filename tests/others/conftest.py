@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import functools
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -42,13 +42,16 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def other(name: str) -> Other:
     found = OTHERS[name]
-    try:
-        known = importlib.util.find_spec(found.module) is not None
-    except ModuleNotFoundError:
-        known = False
-    if not known:
-        pytest.skip(f"{found.module} is not installed")
+    if found.installed is None:
+        give_up(found, f"{found.package} is not installed")
     return found
+
+
+def give_up(other: Other, reason: str) -> NoReturn:
+    """Skip, or fail where REDUCING_TEST_REQUIRE is 1 and `.[dev]` installs what is missing."""
+    if os.environ.get("REDUCING_TEST_REQUIRE") == "1" and not other.optional:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture
@@ -62,19 +65,15 @@ def door(other: Other) -> Iterator[Door]:
 def servers() -> Iterator[Callable[[str], Any]]:
     """Start what this process needs itself, each when the first test asks."""
     with contextlib.ExitStack() as stack:
-        known: dict[str, Any] = {}
 
-        def ask(server: str) -> Any:
-            if server not in known:
-                try:
-                    known[server] = stack.enter_context(_START[server]())
-                except UnavailableError as reason:
-                    known[server] = reason
-            if isinstance(known[server], UnavailableError):
-                pytest.skip(str(known[server]))
-            return known[server]
+        @functools.cache
+        def start(server: str) -> Any:
+            try:
+                return stack.enter_context(_START[server]())
+            except UnavailableError as reason:
+                return reason
 
-        yield ask
+        yield start
 
 
 @contextlib.contextmanager
@@ -97,7 +96,10 @@ _START: dict[str, Callable[[], Any]] = {
 def server(request: pytest.FixtureRequest, other: Other) -> Any:
     if other.server == "cosmos":
         return request.getfixturevalue("cosmos_server")
-    return request.getfixturevalue("servers")(other.server)
+    found = request.getfixturevalue("servers")(other.server)
+    if isinstance(found, UnavailableError):
+        give_up(other, str(found))
+    return found
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from savers.test_conformance import Bridge
@@ -18,6 +17,8 @@ from services.others import Other
 from services.wrappers import WRAPPERS
 
 Saver = BaseCheckpointSaver[Any]
+KNOWN_FAILURES = {"redis": 7}
+"""What a bare saver fails, behind either door: `list` with a namespace, a filter or `before`."""
 MAYBE = ("delete_thread", "copy_thread", "delete_for_runs", "prune")
 
 
@@ -56,14 +57,14 @@ def tally(found: Any) -> tuple[int, int]:
     return passed, passed + failed
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_the_reports_are_equal(
-    other: Other, wrapper: str, make_other: Callable[[], Saver], door: Door, name: str
+    other: Other, make_other: Callable[[], Saver], door: Door, name: str
 ) -> None:
     bare = report(make_other(), door)
-    wrapped = report(WRAPPERS[wrapper](make_other()), door)
+    wrapped = report(WRAPPERS["ReducingSaver"](make_other()), door)
 
-    print(name, tally(bare))
+    passed, tried = tally(bare)
+    assert passed >= tried - KNOWN_FAILURES.get(name.partition("-")[0], 0)
     assert {name for name, one in bare["results"].items() if one["detected"]} == other.detects
     assert wrapped["results"].keys() == bare["results"].keys()
     for capability, one in bare["results"].items():

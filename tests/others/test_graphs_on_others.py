@@ -1,8 +1,7 @@
-"""What people do with a graph, on the wrapped saver of a third party, read back past the wrapper."""
+"""What people do with a graph, on the wrapped saver of a third party."""
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from typing import Any
 
@@ -99,11 +98,14 @@ def test_an_interrupt_waits_for_another_process(chat: Chat) -> None:
     assert chat.door.get_state(chat.graph, chat.config).next == ()
 
 
-def test_history_is_read_and_a_fork_goes_its_own_way(chat: Chat) -> None:
+def test_history_is_read_and_a_fork_goes_its_own_way(chat: Chat, name: str) -> None:
     for i in range(8):
         chat.say(f"turn {i}")
     then = chat.rests()[2]
-    assert [message.text for message in then.values["messages"]][-1] == "yes to turn 5"
+    newest = then.values["messages"][-1]
+    if name == "redis-sync":  # what it lists holds dicts for messages: see `test_known_faults`
+        newest = AIMessage(newest["kwargs"]["content"])
+    assert newest.text == "yes to turn 5"
 
     chat.say("fork", then.config)
 
@@ -149,9 +151,13 @@ def test_a_thread_is_deleted_where_the_saver_can(chat: Chat, other: Other) -> No
         chat.say(f"turn {i}")
     thread = chat.config["configurable"]["thread_id"]
 
-    with contextlib.ExitStack() as stack:
-        if "delete_thread" not in other.detects:  # as bare: LangGraph's own answer
-            stack.enter_context(pytest.raises(NotImplementedError))
-        chat.door.delete_thread(chat.saver, thread)
-        assert chat.door.get_tuple(chat.inner, chat.config) is None
-        assert chat.door.collect(chat.saver, "transcript", chat.config) == []
+    if "delete_thread" not in other.detects:  # as bare: LangGraph's own answer
+        with pytest.raises(NotImplementedError):
+            chat.door.delete_thread(chat.saver, thread)
+        told = chat.door.collect(chat.saver, "transcript", chat.config)
+        assert [message.text for message in told] == whole(range(8))
+        return
+
+    chat.door.delete_thread(chat.saver, thread)
+    assert chat.door.get_tuple(chat.inner, chat.config) is None
+    assert chat.door.collect(chat.saver, "transcript", chat.config) == []

@@ -61,7 +61,9 @@ def searching(saver: Saver, other: Other) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-@pytest.mark.parametrize("turns", [[1] * (RESULTS + 1), [RESULTS + 1]], ids=["chat", "one long run"])
+@pytest.mark.parametrize(
+    "turns", [[1] * (RESULTS + 1), [RESULTS + 1]], ids=["chat", "one long run"]
+)
 def test_a_bare_thread_grows_too_large_and_a_wrapped_one_does_not(
     make_other: Callable[[], Saver], door: Door, other: Other, turns: list[int]
 ) -> None:

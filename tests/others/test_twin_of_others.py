@@ -27,6 +27,22 @@ FEW = (
 )
 
 
+NOT_THERE = {
+    "redis-sync": "lists dicts for messages",
+    "plainredis-sync replayed": "a fork writes over the branch it left",
+    "plainredis-async replayed": "a fork writes over the branch it left",
+    "plainredis-async subgraph_called_in_a_node": "the async saver has no sync methods at all",
+}
+"""Known faults of a bare saver that its own scenes fail by, see `test_known_faults`."""
+
+
+@pytest.fixture(autouse=True)
+def _there(name: str, scene: Scene) -> None:
+    for fault in (name, f"{name} {scene.name}"):
+        if fault in NOT_THERE:
+            pytest.skip(NOT_THERE[fault])
+
+
 @pytest.fixture(params=SCENES if CAMPAIGN else FEW)
 def scene(request: pytest.FixtureRequest) -> Scene:
     return SCENES[request.param]

@@ -21,8 +21,7 @@ from urllib.parse import unquote, urlsplit
 from .cosmos_items import Container, Item, RefusedError
 from .cosmos_sql import QueryError, query
 
-_PAGE = 1000
-_PAGE_BYTES = 4 * 1024 * 1024
+_PAGE = 100
 Database = dict[str, Container]
 
 
@@ -123,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["dbs", name, "colls", which, "docs"]:
                 return self._items(self._container(name, which), body)
             case ["dbs", name, "colls", which, "docs", id_]:
-                kinds = {"GET": "Read", "PUT": "Replace", "DELETE": "Delete"}
+                kinds = {"GET": "Read", "DELETE": "Delete"}
                 if self.command not in kinds:
                     raise RefusedError(405, f"{self.command} is not in the stand-in")
                 container = self._container(name, which)
@@ -196,26 +195,17 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.headers.get("x-ms-continuation")
         start = int(base64.b64decode(token)) if token else 0
         asked = int(self.headers.get("x-ms-max-item-count") or -1)
-        page: list[Any] = []
-        size = 0
-        for item in found[start : start + (asked if asked > 0 else _PAGE)]:
-            size += len(json.dumps(item))
-            if page and size > _PAGE_BYTES:
-                break
-            page.append(item)
-        end = start + len(page)
+        end = start + (asked if asked > 0 else _PAGE)
         if end < len(found):
             self.more["x-ms-continuation"] = base64.b64encode(str(end).encode()).decode()
-        return 200, {"_rid": "", "Documents": page, "_count": len(page)}
+        return 200, {"_rid": "", "Documents": found[start:end]}
 
 
 _WHOLE_RANGE = {"id": "0", "minInclusive": "", "maxExclusive": "FF", "parents": []}
 _PLAN = {
     "partitionedQueryExecutionInfoVersion": 2,
     "queryInfo": {"distinctType": "None", "rewrittenQuery": "", "hasSelectValue": False},
-    "queryRanges": [
-        {"min": "", "max": "FF", "isMinInclusive": True, "isMaxInclusive": False}
-    ],
+    "queryRanges": [{"min": "", "max": "FF", "isMinInclusive": True, "isMaxInclusive": False}],
 }
 
 

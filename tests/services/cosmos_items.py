@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 Item = dict[str, Any]
@@ -42,10 +42,14 @@ class Container:
 
     def items(self, partition: Any = None) -> list[Item]:
         """Give all items, or those of a partition (as the header has it: a list of one value)."""
-        with self._lock:
-            alive = [(key, item) for key, (at, item) in self._items.items() if self._lives(at, item)]
         wanted = None if partition is None else json.dumps(partition)
-        return [item for (where, _), item in alive if wanted in (None, where)]
+        with self._lock:
+            kept = [*self._items.items()]
+        return [
+            item
+            for (where, _), (at, item) in kept
+            if wanted in (None, where) and self._lives(at, item)
+        ]
 
     def do(self, kind: str, partition: Any, id_: str | None = None, item: Any = None) -> Any:
         """Do one operation: give the HTTP status and the item, or raise `RefusedError`."""
@@ -59,8 +63,6 @@ class Container:
             match kind:
                 case "Read":
                     return 200, held
-                case "Replace":
-                    return 200, self._keep(partition, item)
                 case "Delete":
                     del self._items[key]
                     return 204, None
@@ -80,8 +82,10 @@ class Container:
                     )
                 except RefusedError as refused:
                     self._items = before
-                    return 207, [*_failed(len(operations), position, refused.status)]
-                results.append({"statusCode": status, "requestCharge": 1, "resourceBody": item})
+                    failed: list[Item] = [{"statusCode": 424} for _ in operations]
+                    failed[position] = {"statusCode": refused.status}
+                    return 207, failed
+                results.append({"statusCode": status, "resourceBody": item})
             return 200, results
 
     def _store(self, kind: str, partition: Any, item: Item) -> tuple[int, Item]:
@@ -118,9 +122,3 @@ def _limit(body: Any) -> None:
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
     if len(text.encode()) > LARGEST_ITEM:
         raise RefusedError(413, "Request size is too large")
-
-
-def _failed(count: int, position: int, status: int) -> Iterator[Item]:
-    """Give the results of a batch that was undone: 424 for what did not fail itself."""
-    for each in range(count):
-        yield {"statusCode": status if each == position else 424, "requestCharge": 0}

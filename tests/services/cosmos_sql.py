@@ -1,7 +1,6 @@
 """The few forms of Cosmos DB's SQL that checkpoint savers use; anything else is refused.
 
-    SELECT [TOP n] * | VALUE COUNT(1) | c.a, c["b"] FROM c [WHERE condition [AND ...]]
-                                                    [ORDER BY c.a [ASC | DESC]]
+    SELECT [TOP n] * | c.a, c["b"] FROM c [WHERE condition [AND ...]] [ORDER BY c.a [ASC | DESC]]
 
 A condition compares a field with a parameter or a string, or is STARTSWITH or ARRAY_CONTAINS.
 """
@@ -63,8 +62,6 @@ def query(text: str, parameters: dict[str, Any], items: Iterable[Item]) -> list[
 def _project(columns: str, found: list[Item]) -> list[Any]:
     if columns == "*":
         return found
-    if re.fullmatch(r"VALUE\s+COUNT\(1\)", columns, re.IGNORECASE):
-        return [len(found)]
     names = [_name(re.fullmatch(_FIELD, column.strip())) for column in columns.split(",")]
     return [{name: item[name] for name in names if name in item} for item in found]
 

@@ -8,6 +8,7 @@ the package or its server is missing.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,33 +25,64 @@ BASE = frozenset({"put", "put_writes", "get_tuple", "list", "delete_thread"})
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Say what a saver needs and has: `largest` is the longest text in bytes that it holds."""
+    """Say what is known of a saver behind one of its doors.
 
-    module: str
-    door: str
+    - `package`, `version`: what was tested; known faults are those of this version.
+    - `detects`: the capabilities that LangGraph's conformance suite sees.
+    - `largest`: about how many bytes a checkpoint may have, where the database sets a limit.
+    """
+
+    package: str
+    version: str
     server: str
+    door: str
     detects: frozenset[str] = BASE
     largest: int | None = None
-    optional: bool = True
+    optional: bool = False
+
+    @property
+    def installed(self) -> str | None:
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            return None
 
 
-_ALL = BASE | {"copy_thread", "delete_for_runs", "prune"}
-_COSMOS = {"server": "cosmos", "largest": 1_450_000, "optional": False}
-_MICROSOFT = {**_COSMOS, "detects": BASE - {"delete_thread"}}
+def _both(name: str, *what: str, **more: Any) -> dict[str, Other]:
+    return {f"{name}-{door}": Other(*what, door, **more) for door in ("sync", "async")}
+
+
+_MORE = frozenset({"copy_thread", "delete_for_runs", "prune"})
+_ITEM = 1_450_000  # 2 MB as base64, with room for metadata
+_DYNAMODB_ITEM = 380_000
 
 OTHERS: dict[str, Other] = {
-    "azure-sync": Other("langchain_azure_cosmosdb", "sync", **_MICROSOFT),
-    "azure-async": Other("langchain_azure_cosmosdb", "async", **_MICROSOFT),
-    "cosmosdb-sync": Other("langgraph_checkpoint_cosmosdb", "sync", detects=_ALL, **_COSMOS),
-    "cosmosdb-async": Other("langgraph_checkpoint_cosmosdb", "async", detects=_ALL, **_COSMOS),
-    "plainredis-sync": Other("langgraph_checkpoint_plainredis", "sync", "redis"),
-    "plainredis-async": Other("langgraph_checkpoint_plainredis", "async", "redis"),
-    "redis-sync": Other("langgraph.checkpoint.redis", "sync", "redis_stack", BASE | {"prune"}),
-    "redis-async": Other("langgraph.checkpoint.redis", "async", "redis_stack", BASE | {"prune"}),
-    "dynamodb-sync": Other("langgraph_checkpoint_aws", "sync", "dynamodb", largest=380_000),
-    "dynamodb-async": Other("langgraph_checkpoint_aws", "async", "dynamodb", largest=380_000),
-    "mongodb-sync": Other("langgraph.checkpoint.mongodb", "sync", "mongodb"),
-    "mongodb-async": Other("langgraph.checkpoint.mongodb", "async", "mongodb"),
+    **_both(
+        "azure",
+        *("langchain-azure-cosmosdb", "1.0.1", "cosmos"),
+        detects=BASE - {"delete_thread"},
+        largest=_ITEM,
+    ),
+    **_both(
+        "cosmosdb",
+        *("langgraph-checkpoint-cosmosdb", "0.4.0", "cosmos"),
+        detects=BASE | _MORE,
+        largest=_ITEM,
+    ),
+    **_both("plainredis", "langgraph-checkpoint-plainredis", "0.1.0", "redis"),
+    **_both(
+        "redis",
+        *("langgraph-checkpoint-redis", "0.5.2", "redis_stack"),
+        detects=BASE | {"prune"},
+        optional=True,
+    ),
+    **_both(
+        "dynamodb",
+        *("langgraph-checkpoint-aws", "1.2.6", "dynamodb"),
+        largest=_DYNAMODB_ITEM,
+        optional=True,
+    ),
+    **_both("mongodb", "langgraph-checkpoint-mongodb", "0.5.1", "mongodb", optional=True),
 }
 
 
