@@ -15,6 +15,7 @@
 - `make_database`: `make_database()` gives the DSN of a new, empty Postgres database, dropped for
   you. Without any Postgres the test is skipped with the reasons, or fails if REDUCING_TEST_REQUIRE
   is 1. See `services.postgres` for where the server comes from.
+- `cosmos_server`: the endpoint and key of a Cosmos DB, see `services.cosmos`.
 - `real_conversations`: 100 real tool-using conversations, `[{"id", "messages"}, ...]` in OpenAI's
   format; skips where the file is not there.
 """
@@ -30,42 +31,64 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from services import postgres
+from services import cosmos, owner, postgres
 from services.door import DOORS, Door
 from services.savers import BACKENDS, Backend, Stores, open_saver
 
 ROOT = Path(__file__).parents[1]
 CONVERSATIONS = ROOT.parent / "shared" / "data" / "airline_conversations.json"
-OWNER = pytest.StashKey[postgres.Owner]()
+SERVERS = {"postgres": postgres.server, "cosmos": cosmos.server}
+OWNERS = pytest.StashKey[dict[str, owner.Owner]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the xdist controller, or the only process
-        config.stash[OWNER] = postgres.Owner()
+        config.stash[OWNERS] = {name: owner.Owner(name, SERVERS[name]) for name in SERVERS}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["postgres"] = str(node.config.stash[OWNER].folder)
+    owners = node.config.stash[OWNERS]
+    node.workerinput["servers"] = {name: str(owners[name].folder) for name in owners}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if OWNER in config.stash:
-        config.stash[OWNER].close()
+    for each in config.stash.get(OWNERS, {}).values():
+        each.close()
+
+
+def pytest_report_header() -> str:
+    return f"cosmos: {cosmos.plan()}"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    used = config.stash[OWNERS]["cosmos"].found()
+    if used is not None:
+        terminalreporter.write_line(f"cosmos: used {cosmos.describe(used)}")
+
+
+def ask_for(name: str, config: pytest.Config) -> Any:
+    """Give a server of the run; skip without one, or fail where REDUCING_TEST_REQUIRE is 1."""
+    if OWNERS in config.stash:
+        folder = config.stash[OWNERS][name].folder
+    else:
+        folder = Path(config.workerinput["servers"][name])  # type: ignore[attr-defined]
+    try:
+        return owner.ask(folder)
+    except owner.UnavailableError as reason:
+        if os.environ.get("REDUCING_TEST_REQUIRE") == "1":
+            pytest.fail(str(reason), pytrace=False)
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")
 def postgres_server(pytestconfig: pytest.Config) -> str:
-    if OWNER in pytestconfig.stash:
-        folder = pytestconfig.stash[OWNER].folder
-    else:
-        folder = Path(pytestconfig.workerinput["postgres"])  # type: ignore[attr-defined]
-    try:
-        return postgres.ask(folder)
-    except postgres.UnavailableError as reason:
-        if os.environ.get("REDUCING_TEST_REQUIRE") == "1":
-            pytest.fail(str(reason), pytrace=False)
-        pytest.skip(str(reason))
+    return ask_for("postgres", pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def cosmos_server(pytestconfig: pytest.Config) -> dict[str, str]:
+    return ask_for("cosmos", pytestconfig)
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@
 3. A local `pg_ctl`.
 4. A container, by testcontainers.
 
-Nothing is started until a test asks. One process owns the server, the only one or the xdist
-controller: `Owner` waits for a file to appear in a folder and answers in another, `ask` is what a
-worker calls. Each test makes and drops a database of its own (`database`).
+Nothing is started until a test asks, and one server serves the whole run: see `services.owner`.
+Each test makes and drops a database of its own (`database`).
 """
 
 from __future__ import annotations
@@ -16,69 +15,19 @@ from __future__ import annotations
 import contextlib
 import glob
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from . import images
+from .owner import UnavailableError
+
 DSN_VARIABLE = "REDUCING_TEST_POSTGRES_DSN"
-IMAGE = "postgres:18.4-alpine"
-
-
-class UnavailableError(Exception):
-    """This way to a Postgres is not open here; the message says why."""
-
-
-class Owner:
-    """Start a server when the first test asks for one, and stop it at the end of the run."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="reducing-saver-postgres-"))
-        self._closing = threading.Event()
-        self._cleanup = contextlib.ExitStack()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
-        self._cleanup.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _serve(self) -> None:
-        while not (self.folder / "wanted").exists():
-            if self._closing.wait(0.05):
-                return
-        try:
-            answer = {"dsn": self._cleanup.enter_context(server())}
-        except UnavailableError as error:
-            answer = {"unavailable": str(error)}
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        (self.folder / "draft").write_text(json.dumps(answer))
-        (self.folder / "draft").rename(self.folder / "answer")
-
-
-def ask(folder: Path) -> str:
-    """Return the DSN of the run's server, started now if nobody has asked before."""
-    (folder / "wanted").touch()
-    answer = folder / "answer"
-    while not answer.exists():
-        time.sleep(0.05)
-        if not folder.exists():
-            raise RuntimeError("the process that owns the Postgres server has gone")
-    found = json.loads(answer.read_text())
-    if "unavailable" in found:
-        raise UnavailableError(found["unavailable"])
-    if "error" in found:
-        raise RuntimeError(found["error"])
-    return str(found["dsn"])
 
 
 @contextlib.contextmanager
@@ -152,7 +101,7 @@ def _from_container() -> Iterator[str]:
     try:
         from testcontainers.postgres import PostgresContainer
 
-        container = PostgresContainer(IMAGE, driver=None).start()
+        container = PostgresContainer(images.named("postgres"), driver=None).start()
     except Exception as error:  # whatever Docker says when it is not there
         raise UnavailableError(f"testcontainers: {error}") from error
     try:
