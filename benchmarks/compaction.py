@@ -6,7 +6,9 @@ import os
 import resource
 import threading
 import time
+import uuid
 from collections.abc import Callable
+from functools import partial
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
@@ -25,26 +27,30 @@ ROUNDS = 5
 POLICY = Policy(Window(("turns", 2), ("turns", 4)))
 
 _FLOOR = """
-WITH old AS MATERIALIZED (
-    SELECT thread_id, max(checkpoint_id) AS head FROM checkpoints
-    WHERE checkpoint_ns = '' GROUP BY thread_id
-    HAVING count(*) > 1 ORDER BY max(checkpoint_id) DESC LIMIT %(count)s
+WITH heads AS MATERIALIZED (
+    SELECT thread_id, max(checkpoint_id) AS id FROM checkpoints
+    WHERE thread_id = ANY(%(threads)s) AND checkpoint_ns = '' GROUP BY thread_id
 ), stays AS MATERIALIZED (
     SELECT c.thread_id, v.key AS channel, v.value AS version
-    FROM old JOIN checkpoints c ON c.thread_id = old.thread_id AND c.checkpoint_id = old.head,
+    FROM heads JOIN checkpoints c ON c.thread_id = heads.thread_id AND c.checkpoint_id = heads.id,
     jsonb_each_text(c.checkpoint -> 'channel_versions') v
 ), blobs AS (
-    DELETE FROM checkpoint_blobs b USING old WHERE b.thread_id = old.thread_id AND NOT EXISTS (
+    DELETE FROM checkpoint_blobs b WHERE b.thread_id = ANY(%(threads)s) AND NOT EXISTS (
         SELECT FROM stays s
         WHERE s.thread_id = b.thread_id AND s.channel = b.channel AND s.version = b.version
     )
 ), writes AS (
-    DELETE FROM checkpoint_writes w USING old
-    WHERE w.thread_id = old.thread_id AND w.checkpoint_id <> old.head
+    DELETE FROM checkpoint_writes w USING heads
+    WHERE w.thread_id = ANY(%(threads)s) AND w.thread_id = heads.thread_id
+    AND w.checkpoint_id <> heads.id
 )
-DELETE FROM checkpoints c USING old
-WHERE c.thread_id = old.thread_id AND c.checkpoint_id <> old.head
+DELETE FROM checkpoints c USING heads
+WHERE c.thread_id = ANY(%(threads)s) AND c.thread_id = heads.thread_id
+AND c.checkpoint_id <> heads.id
 """
+
+
+Work = Callable[[list[str]], Any]
 
 
 class Cost(NamedTuple):
@@ -72,22 +78,25 @@ def run(short: bool) -> Report:
 
 
 def _against_the_floor(report: Report, dsn: str, threads: int) -> None:
-    """Walk the table from both ends, in rounds: the job takes the oldest, the floor the newest."""
-    count = threads // (4 * ROUNDS)
-    costs: dict[str, list[Cost]] = {"job": [], "job, archive": [], "floor": []}
+    """Give each its own threads of the same age, round by round."""
+    works: dict[str, Work] = {
+        "job": lambda some: _compact(dsn, Discard(), some),
+        "job, archive": lambda some: _compact(dsn, "same", some),
+        "floor": lambda some: _delete(dsn, some),
+    }
+    costs: dict[str, list[Cost]] = {name: [] for name in works}
+    shares = _shares(dsn, threads // 2, ROUNDS * len(works))
+    count = threads // 2 // len(shares)
     freed = before = archived = 0
     for number in range(ROUNDS):
         progress(f"compaction: round {number + 1} of {ROUNDS}, {count:,} threads each")
-        for name, archive in (("job", Discard()), ("job, archive", "same")):
-            found: list[Any] = []
-            job = f"{name} {number}"
-            costs[name].append(
-                _cost(dsn, lambda a=archive, j=job, f=found: f.append(_compact(dsn, a, j, count)))
-            )
-            freed, before = freed + found[0].bytes.freed, before + found[0].bytes.before
-            archived += found[0].archived
-            assert found[0].compacted == count, found[0]
-        costs["floor"].append(_cost(dsn, lambda: _delete(dsn, count)))
+        for name, work in works.items():
+            cost, done = _cost(dsn, partial(work, shares.pop(0)))
+            costs[name].append(cost)
+            if done is not None:
+                assert done.compacted == count, done
+                freed, before = freed + done.bytes.freed, before + done.bytes.before
+                archived += done.archived
     rows: list[tuple[Cell, ...]] = []
     for name, measured in costs.items():
         cpu = median(cost.cpu for cost in measured)
@@ -113,8 +122,8 @@ def _against_the_floor(report: Report, dsn: str, threads: int) -> None:
     )
     note = (
         f"{threads:,} threads of 24 messages in 30 checkpoints, 480 KB of lists; per thread, "
-        f"medians of {ROUNDS} rounds of {count:,} threads; CPU of client and server together; one "
-        "process. Floor: one statement that deletes the same rows and rewrites nothing."
+        f"medians of {ROUNDS} rounds of {count:,} threads, 100 in a transaction; CPU of client and "
+        "server together; one process. Floor: deletes the same rows and rewrites nothing."
     )
     report.tables.append(Table("Postgres, against a pure DELETE", columns, rows, (note,)))
     by_name = {row[0]: row[-1] for row in rows}
@@ -134,35 +143,44 @@ def _against_the_floor(report: Report, dsn: str, threads: int) -> None:
     report.tables.append(share)
 
 
-def _compact(dsn: str, archive: Any, job: str, count: int) -> Any:
-    return compact(
-        dsn,
-        POLICY,
-        archive=archive,
-        dry_run=False,
-        idle="0s",
-        job=job,
-        max_threads=count,
-        executor=None,
-    )
-
-
-def _delete(dsn: str, count: int) -> None:
+def _shares(dsn: str, threads: int, count: int) -> list[list[str]]:
+    """Return the oldest threads in equal parts, in the order of their time."""
     with psycopg.connect(dsn) as connection:
-        connection.execute(_FLOOR, {"count": count})
+        found = connection.execute(
+            "SELECT thread_id FROM checkpoints GROUP BY 1 ORDER BY max(checkpoint_id) LIMIT %s",
+            (threads,),
+        ).fetchall()
+    size = len(found) // count
+    return [[thread for (thread,) in found[i * size : (i + 1) * size]] for i in range(count)]
 
 
-def _cost(dsn: str, work: Callable[[], object]) -> Cost:
+def _compact(dsn: str, archive: Any, threads: list[str] | None = None) -> Any:
+    job = str(uuid.uuid4())
+    with PostgresSaver.from_conn_string(dsn) as saver:
+        return compact(
+            saver, POLICY, archive=archive, dry_run=False, idle="0s", job=job, threads=threads
+        )
+
+
+def _delete(dsn: str, threads: list[str]) -> None:
+    with psycopg.connect(dsn) as connection:
+        for start in range(0, len(threads), 100):
+            connection.execute(_FLOOR, {"threads": threads[start : start + 100]})
+            connection.commit()
+
+
+def _cost(dsn: str, work: Callable[[], Any]) -> tuple[Cost, Any]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         postmaster = _parent(connection.info.backend_pid)
         log = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
         client, server, begun = _client_cpu(), _server_cpu(postmaster), time.perf_counter()
-        work()
+        done = work()
         seconds = time.perf_counter() - begun
         wal = connection.execute(
             "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), %s)", (log[0],)
         ).fetchone()
-        return Cost(seconds, _client_cpu() - client, _server_cpu(postmaster) - server, int(wal[0]))
+        used = _client_cpu() - client, _server_cpu(postmaster) - server
+        return Cost(seconds, *used, int(wal[0])), done
 
 
 def _client_cpu() -> float:
@@ -204,10 +222,9 @@ def _next_to_live_turns(report: Report, dsn: str) -> None:
     stop = threading.Event()
 
     def jobs() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            _compact(dsn, "same", f"live {number}", 200)
+        for some in _shares(dsn, THREADS, 100):
+            if not stop.is_set():
+                _compact(dsn, "same", some)
 
     beside = threading.Thread(target=jobs)
     beside.start()
