@@ -15,6 +15,10 @@ Cell: TypeAlias = str | tuple[str, str]
 """A text, or a text and its style."""
 
 
+class RefusedError(Exception):
+    """Say in one line what is wrong with what was asked for."""
+
+
 class Column(NamedTuple):
     """Say how a column is shown; nothing in a table is wrapped, what is too long is cut."""
 
