@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import _trial, _trial_table
+from . import _cli_jobs, _trial, _trial_table
 from ._cli_window import (
     CapOption,
     CounterOption,
@@ -30,7 +30,7 @@ from ._cli_window import (
     window_of,
 )
 from ._console import RefusedError, bars, complain, print_json
-from ._errors import WindowError
+from ._errors import ConfigurationError
 from ._transcripts import Conversation, TranscriptError, read
 from ._version import __version__
 from .engine.messages import calls
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except (RefusedError, TranscriptError) as error:
         return _refuse(str(error))
-    except WindowError as error:
+    except ConfigurationError as error:
         return _refuse(_in_our_words(error))
     except (KeyboardInterrupt, typer.Abort):
         return _stopped()
@@ -88,7 +88,7 @@ def _stopped() -> int:
     return INTERRUPTED
 
 
-def _in_our_words(error: WindowError) -> str:
+def _in_our_words(error: ConfigurationError) -> str:
     value = error.value
     if isinstance(value, tuple) and len(value) == 2:
         value = f"{value[0]}:{value[1]}"
@@ -275,3 +275,6 @@ def _warn_of_unknown_tools(
         for name in names or ():
             if name not in known:
                 complain(f"warning: {option} {name}: no such tool in this file")
+
+
+_cli_jobs.add_commands(app)

@@ -68,6 +68,19 @@ def table(
     Console(highlight=False).print(grid)
 
 
+def indented(text: str) -> None:
+    """Print a text two columns in; wrapped on a terminal only, since elsewhere it is read on."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(Padding(Text(text), (0, 0, 0, 2)))
+    else:
+        sys.stdout.write("".join(f"  {line}".rstrip() + "\n" for line in text.split("\n")))
+
+
 @contextmanager
 def bars(names: Sequence[str], total: int, unit: str) -> Iterator[Callable[[str], None]]:
     """Show a bar for each name while the block runs; what is given moves one on by one."""
@@ -102,4 +115,4 @@ def complain(message: str) -> None:
 
 def print_json(document: dict[str, object]) -> None:
     """Print one JSON document."""
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
