@@ -28,12 +28,37 @@ class Column(NamedTuple):
     rest: bool = False  # it takes what the others leave of the terminal's width
 
 
+class Screen(NamedTuple):
+    """Say what results are printed on; without `blocks` only ASCII can be."""
+
+    width: int
+    colours: bool
+    blocks: bool
+
+
+def screen() -> Screen:
+    """Return what standard output is: as wide as the terminal, but no wider than 100."""
+    from rich.console import Console
+
+    console = Console()
+    blocks = console.encoding.lower().startswith("utf")
+    return Screen(min(console.width, 100), console.color_system is not None, blocks)
+
+
 def say(text: str = "", *, style: str = "", wrap: bool = True) -> None:
     """Print a line; `wrap=False` is for what will be copied."""
     from rich.console import Console
     from rich.text import Text
 
     Console(highlight=False).print(Text(text, style=style), soft_wrap=not wrap)
+
+
+def spans(cells: Iterable[tuple[str, str]]) -> None:
+    """Print a line of texts, each in its style."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(highlight=False).print(Text.assemble(*cells), soft_wrap=True)
 
 
 def table(
@@ -106,6 +131,36 @@ def bars(names: Sequence[str], total: int, unit: str) -> Iterator[Callable[[str]
             shown.advance(tasks[name])
 
         yield tick
+
+
+@contextmanager
+def gauge() -> Iterator[Callable[[int, int, str], None]]:
+    """Show one bar while the block runs; what is given says done, total and words beside it."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with progress.Progress(
+        progress.BarColumn(bar_width=None),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[words]}"),
+        console=console,
+        transient=True,
+        expand=True,
+        disable=not console.is_terminal,
+    ) as shown:
+        task = shown.add_task("", total=None, words="")
+        yield lambda done, total, words: shown.update(
+            task, completed=done, total=total, words=words
+        )
+
+
+def confirm(question: str) -> bool:
+    """Ask on a terminal; the answer that was not given is no."""
+    from rich.console import Console
+
+    answer = Console(stderr=True).input(f"{question} [y/N] ", markup=False)
+    return answer.strip().lower() in ("y", "yes")
 
 
 def complain(message: str) -> None:
