@@ -1,8 +1,9 @@
 """A real browser for the tests: Chromium without a window, told what to do over two pipes.
 
-`$REDUCING_TEST_BROWSER` names one; else the first Chromium, Chrome or Edge of this machine is
-taken. None is installed with this project: where there is none, `UnavailableError` says so. What is
-spoken is the DevTools protocol (`--remote-debugging-pipe`), so no package is needed either.
+`$REDUCING_TEST_BROWSER` names one, which then has to be there, as in CI; else the first Chromium,
+Chrome or Edge of this machine is taken. None is installed with this project: where there is none,
+`UnavailableError` says so. What is spoken is the DevTools protocol (`--remote-debugging-pipe`), so
+no package is needed either.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ def find() -> str:
     """Return the path of a browser."""
     if os.name != "posix":
         raise UnavailableError("the tests start a browser on POSIX systems only")
-    named = os.environ.get(VARIABLE)
-    found = named or next(filter(None, map(shutil.which, NAMES)), None)
+    if named := os.environ.get(VARIABLE):
+        if not (found := shutil.which(named)):
+            raise FileNotFoundError(f"${VARIABLE} is {named}, which is not there")
+        return found
+    found = next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
         raise UnavailableError(f"no browser: ${VARIABLE} is not set, and no {', '.join(NAMES)}")
     return found
