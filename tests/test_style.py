@@ -65,6 +65,7 @@ LAYERS = [
     "_trial_table",
     "demo.",
     "_connection",
+    "_cli_import",
     "_cli_window",
     "_cli_transcript",
     "_cli_jobs",

@@ -29,8 +29,8 @@ from ._cli_window import (
     about,
     window_of,
 )
-from ._console import RefusedError, bars, complain, print_json
-from ._errors import ConfigurationError
+from ._console import FailedError, RefusedError, bars, complain, print_json
+from ._errors import ConfigurationError, ReducingSaverError
 from ._transcripts import Conversation, TranscriptError, read
 from ._version import __version__
 from .engine.messages import calls
@@ -63,8 +63,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except (RefusedError, TranscriptError) as error:
         return _refuse(str(error))
+    except FailedError as error:
+        complain(str(error))
+        return 1
     except ConfigurationError as error:
         return _refuse(_in_our_words(error))
+    except ReducingSaverError as error:
+        return _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
         return _stopped()
     except BrokenPipeError:  # `... | head`: nobody reads on
@@ -106,6 +111,8 @@ def reducing_saver(
     """Keep the messages that LangGraph checkpoints store within a window.
 
     `demo` shows what that saves, `try` what would leave your own transcript.
+
+    The others work on a database: `stats` shows where its bytes are.
     """
     if version:
         typer.echo(f"reducing-saver {__version__}")

@@ -74,8 +74,9 @@ def transcript(
 ) -> None:
     """Print every message of a thread ever, in order: what was archived, and what is stored.
 
-    Nothing is changed. The key of an encrypting serializer is read from LANGGRAPH_AES_KEY.
-    The exit code is 1 where archived messages are not in the archive any more.
+    Nothing is changed. A key for encrypted threads is read from LANGGRAPH_AES_KEY.
+
+    The exit code is 1 where something is not in the archive any more.
     """
     elsewhere = opened(archive, needs_store=True) if archive else nullcontext()
     with opened(dsn) as here, elsewhere as other:

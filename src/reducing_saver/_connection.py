@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
-from ._console import RefusedError
+from ._console import FailedError, RefusedError
 
 ALLOWED = "postgresql://USER@HOST/DATABASE, or the path of a SQLite file"
 AES_KEY = "LANGGRAPH_AES_KEY"
@@ -81,7 +81,8 @@ def opened(dsn: str, *, needs_store: bool = False) -> Iterator[Opened]:
     """
     name, place = masked(dsn), plain(dsn)
     open_it = _postgres if is_postgres(dsn) else _sqlite
-    with open_it(place, name, "store" if needs_store else "checkpoints") as found:
+    needed = "store" if needs_store else "checkpoints"
+    with failing(dsn, error_type=RefusedError), open_it(place, name, needed) as found:
         yield found
 
 
@@ -91,12 +92,35 @@ def check(dsn: str) -> None:
         pass
 
 
+@contextmanager
+def failing(dsn: str, *, error_type: type[Exception] = FailedError) -> Iterator[None]:
+    """Raise this error, with one line, where the database fails while the block runs."""
+    try:
+        yield
+    except Exception as error:
+        kinds = [kind.__module__.partition(".")[0] for kind in type(error).__mro__]
+        if not {"psycopg", "sqlite3"} & {*kinds}:
+            raise
+        raise error_type(f"{masked(dsn)}: {_said(error, dsn)}") from None
+
+
+def _said(error: Exception, dsn: str) -> str:
+    """Return what a database says, in one line and without the password."""
+    said = (str(error).splitlines() or [""])[0] or type(error).__name__
+    if is_postgres(dsn):
+        from psycopg.conninfo import conninfo_to_dict
+
+        if secret := str(conninfo_to_dict(plain(dsn)).get("password") or ""):
+            return said.replace(secret, "***")
+    return said
+
+
 def _scheme(dsn: str) -> str:
     found = _SCHEME.match(dsn)
     return found[1].lower() if found else ""
 
 
-def _serde() -> SerializerProtocol | None:
+def serde() -> SerializerProtocol | None:
     """Return the encrypting serializer where its key is set; it reads plain rows too."""
     if not os.environ.get(AES_KEY):
         return None
@@ -123,18 +147,15 @@ def _sqlite(path: str, name: str, needed: str) -> Iterator[Opened]:
     if not Path(path).is_file():
         what = "a folder" if Path(path).is_dir() else "no such file"
         raise RefusedError(f"{name}: {what}; allowed is {ALLOWED}")
-    try:
-        with closing(_read_only(path)) as connection, closing(_read_only(path)) as other:
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
-            _require(tables, needed, name)
-            saver, store = SqliteSaver(connection, serde=_serde()), None
-            saver.is_setup = True  # nothing is created in a file that is only read
-            if "store" in tables:
-                store = SqliteStore(other)
-                store.is_setup = True
-            yield Opened(saver, store)
-    except sqlite3.Error as error:
-        raise RefusedError(f"{name}: {error}") from None
+    with closing(_read_only(path)) as connection, closing(_read_only(path)) as other:
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+        _require(tables, needed, name)
+        saver, store = SqliteSaver(connection, serde=serde()), None
+        saver.is_setup = True  # nothing is created in a file that is only read
+        if "store" in tables:
+            store = SqliteStore(other)
+            store.is_setup = True
+        yield Opened(saver, store)
 
 
 def _read_only(path: str) -> sqlite3.Connection:
@@ -156,26 +177,19 @@ def _postgres(dsn: str, name: str, needed: str) -> Iterator[Opened]:
     except ModuleNotFoundError as error:
         raise _not_installed(error, "postgres") from None
     settings = _settings(dsn, name)
-    secret = str(settings.get("password") or "")
 
     def connect() -> psycopg.Connection[dict[str, Any]]:
         return psycopg.connect(
             **settings, autocommit=True, prepare_threshold=0, row_factory=dict_row
         )
 
-    try:
-        with connect() as connection, connect() as other:
-            connection.execute("SET default_transaction_read_only = on")
-            tables = {one for one in ("checkpoints", "store") if _has(connection, one)}
-            _require(tables, needed, name)
-            # Not read-only: what reads of a store may renew the time to live of what is read.
-            store = PostgresStore(other) if "store" in tables else None
-            yield Opened(PostgresSaver(connection, serde=_serde()), store)
-    except psycopg.Error as error:
-        said = (str(error).splitlines() or [""])[0]
-        if secret:
-            said = said.replace(secret, "***")
-        raise RefusedError(f"{name}: {said or type(error).__name__}") from None
+    with connect() as connection, connect() as other:
+        connection.execute("SET default_transaction_read_only = on")
+        tables = {one for one in ("checkpoints", "store") if _has(connection, one)}
+        _require(tables, needed, name)
+        # Not read-only: what reads of a store may renew the time to live of what is read.
+        store = PostgresStore(other) if "store" in tables else None
+        yield Opened(PostgresSaver(connection, serde=serde()), store)
 
 
 def _settings(dsn: str, name: str) -> dict[str, Any]:

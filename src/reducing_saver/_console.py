@@ -28,6 +28,10 @@ class Column(NamedTuple):
     rest: bool = False  # it takes what the others leave of the terminal's width
 
 
+class FailedError(Exception):
+    """Say in one line why what was asked for could not be done to its end."""
+
+
 class Screen(NamedTuple):
     """Say what results are printed on; without `blocks` only ASCII can be."""
 

@@ -1,0 +1,490 @@
+"""The commands of jobs, on real databases: what they show first, what they change, and refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import shlex
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.databases import KINDS, Database, chat, database
+
+THREADS, TURNS = 5, 8
+WINDOW = ("--keep", "turns:2", "--trigger", "turns:3")
+NOW = (*WINDOW, "--idle", "0s")
+SECRET = "s3cr-t"
+
+
+def fill(made: Database, threads: int = THREADS) -> None:
+    with made.saver() as inner, made.store():
+        for number in range(threads):
+            chat(inner, f"t{number}", TURNS, size=20)
+    if made.kind == "sqlite":  # one file, whose hash tells whether it was written
+        connection = sqlite3.connect(made.dsn)
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.close()
+
+
+@pytest.fixture(params=KINDS)
+def made(
+    request: pytest.FixtureRequest, tmp_path: Path, make_database: Callable[[], str]
+) -> Database:
+    """Give a database with bare threads `t0` to `t4`."""
+    made = database(request.param, tmp_path, make_database)
+    fill(made)
+    return made
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path, make_database: Callable[[], str]) -> Database:
+    made = database("sqlite", tmp_path, make_database)
+    fill(made)
+    return made
+
+
+def held(made: Database) -> Any:
+    """Return everything that a database holds of threads."""
+    if made.kind == "sqlite":
+        return hashlib.sha256(Path(made.dsn).read_bytes()).hexdigest()
+    import psycopg
+
+    with psycopg.connect(made.dsn) as connection:
+        found = connection.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+        ).fetchall()
+        names = sorted(name for (name,) in found)
+        rows = [
+            connection.execute(
+                f'SELECT md5(string_agg(x::text, $$ $$ ORDER BY x::text)) FROM "{n}" x'
+            )  # noqa: S608
+            for n in names
+        ]
+        return names, [each.fetchone() for each in rows]
+
+
+def checkpoints(made: Database, thread: str) -> int:
+    with made.saver() as saver:
+        return len([*saver.list({"configurable": {"thread_id": thread}})])
+
+
+def messages(cli: Callable[..., Any], made: Database, thread: str) -> list[str]:
+    found = cli("transcript", made.dsn, thread, "--json").json["messages"]
+    return [message["data"]["content"] for message in found]
+
+
+def test_a_dry_run_shows_and_changes_nothing(made: Database, cli: Callable[..., Any]) -> None:
+    before = held(made)
+    ran = cli("compact", made.dsn, *NOW)
+    assert ran.code == 0
+    assert held(made) == before
+    assert "Dry run, nothing was changed: 5 of 5 threads would shrink." in ran.out
+    assert "old versions" in ran.out
+    assert "returned to the disk" in ran.out
+    assert ran.err.count("\n") == 1
+    assert "there is no terminal to ask on, and no --yes" in ran.err
+    assert cli("compact", made.dsn, *NOW, "--dry-run").err == ""
+
+
+def test_the_printed_command_applies_it(made: Database, cli: Callable[..., Any]) -> None:
+    whole = messages(cli, made, "t0")
+    assert len(whole) == 2 * TURNS
+    plan = cli("compact", made.dsn, *NOW, "--job", "a night's", "--pin", "look")
+    command = plan.out.splitlines()[-1].strip()
+    words = shlex.split(command)
+    assert words[:3] == ["reducing-saver", "compact", made.dsn]
+    assert words[3:] == [*WINDOW, "--pin", "look", "--idle", "0s", "--job", "a night's", "--yes"]
+    done = cli(*words[1:])
+    assert (done.code, done.err) == (0, "")
+    assert "5 of 5 threads were compacted." in done.out
+    assert [checkpoints(made, f"t{n}") for n in range(THREADS)] == [1] * THREADS
+    assert messages(cli, made, "t0") == whole
+    with made.saver() as saver:
+        head = saver.get_tuple({"configurable": {"thread_id": "t0"}})
+    assert len(head.checkpoint["channel_values"]["messages"]) == 4
+    rows = cli("status", made.dsn, "--json").json["jobs"]
+    assert [(one["job"], one["done"], one["left"]) for one in rows] == [("a night's", 5, 0)]
+
+
+def test_a_plan_says_what_the_job_then_does(made: Database, cli: Callable[..., Any]) -> None:
+    plan = cli("compact", made.dsn, *NOW, "--json").json
+    done = cli("compact", made.dsn, *NOW, "--json", "--yes").json
+    assert plan["dry_run"]
+    assert not done["dry_run"]
+    for name in ("threads", "compacted", "evicted", "deleted"):
+        assert plan[name] == done[name] > 0
+    assert plan["bytes"]["before"] == done["bytes"]["before"]
+    for name in ("old_versions", "checkpoints", "freed", "stays"):
+        assert plan["bytes"][name] == pytest.approx(done["bytes"][name], rel=0.05)
+
+
+def test_json_is_one_document_and_nothing_else(made: Database, cli: Callable[..., Any]) -> None:
+    for arguments in (
+        ("stats", made.dsn),
+        ("compact", made.dsn, *NOW),
+        ("compact", made.dsn, *NOW, "--yes"),
+        ("status", made.dsn),
+        ("gc", made.dsn),
+        ("gc", made.dsn, "--yes"),
+        ("erase", made.dsn, "t1", "--dry-run"),
+        ("erase", made.dsn, "t1", "--yes"),
+    ):
+        ran = cli(*arguments, "--json")
+        assert (ran.code, ran.err) == (0, ""), arguments
+        assert isinstance(json.loads(ran.out), dict)
+
+
+def test_stats_show_where_the_bytes_are_and_change_nothing(
+    made: Database, cli: Callable[..., Any]
+) -> None:
+    before = held(made)
+    ran = cli("stats", made.dsn)
+    assert (ran.code, ran.err) == (0, "")
+    assert held(made) == before
+    assert "5 threads take" in ran.out
+    assert f"reducing-saver compact {shlex.quote(made.dsn)}" in " ".join(ran.out.split())
+
+
+def test_a_page_is_written(sqlite: Database, cli: Callable[..., Any], tmp_path: Path) -> None:
+    for command in (("stats", sqlite.dsn), ("compact", sqlite.dsn, *NOW)):
+        path = tmp_path / "report.html"
+        ran = cli(*command, "--html", path)
+        assert ran.code == 0
+        assert f"The page: {path}\n" in ran.out
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith("<!doctype html>")
+        assert "reducing-saver compact" in text
+
+
+def test_a_page_that_cannot_be_written_is_refused(
+    sqlite: Database, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    before = held(sqlite)
+    for path in (tmp_path, tmp_path / "nowhere" / "report.html"):
+        assert "--html" in refused("compact", sqlite.dsn, *NOW, "--yes", "--html", path)
+    assert held(sqlite) == before
+
+
+def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
+    """Run a command on a terminal, give it an answer, and return its code and what was shown."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "reducing_saver", *arguments]
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    with subprocess.Popen(command, env=environment, close_fds=True, **ends) as running:
+        os.close(theirs)
+        shown, answered = b"", False
+        while True:
+            try:
+                more = os.read(ours, 65536)
+            except OSError:  # on Linux, the end of a terminal
+                break
+            if not more:
+                break
+            shown += more
+            if not answered and b"[y/N]" in shown:
+                os.write(ours, answer.encode())
+                answered = True
+    os.close(ours)
+    return running.returncode, shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "applies"), [("y\n", True), ("n\n", False), ("\n", False), ("\x04", False)]
+)
+def test_on_a_terminal_it_asks(sqlite: Database, answer: str, applies: bool) -> None:
+    before = held(sqlite)
+    code, shown = on_a_terminal(answer, "compact", sqlite.dsn, *NOW)
+    assert "Traceback" not in shown
+    assert code == 0
+    assert "Dry run, nothing was changed" in shown
+    assert "Apply it? [y/N]" in shown
+    assert "\x1b[" in shown
+    assert ("were compacted" in shown) == applies
+    assert (held(sqlite) != before) == applies
+
+
+def test_on_a_terminal_yes_and_dry_run_do_not_ask(sqlite: Database) -> None:
+    code, shown = on_a_terminal("", "compact", sqlite.dsn, *NOW, "--dry-run")
+    assert (code, "[y/N]" in shown) == (0, False)
+    code, shown = on_a_terminal("", "compact", sqlite.dsn, *NOW, "--yes")
+    assert (code, "[y/N]" in shown) == (0, False)
+    assert "were compacted" in shown
+
+
+def test_a_job_that_stops_says_so_and_goes_on(made: Database, cli: Callable[..., Any]) -> None:
+    first = cli("compact", made.dsn, *NOW, "--yes", "--max-threads", "2")
+    assert first.code == 3
+    assert "Stopped with" in first.out
+    assert "This goes on:" in first.out
+    second = cli("compact", made.dsn, *NOW, "--yes")
+    assert second.code == 0
+    assert [checkpoints(made, f"t{n}") for n in range(THREADS)] == [1] * THREADS
+
+
+def test_another_policy_under_the_name_of_a_job_is_refused(
+    made: Database, cli: Callable[..., Any], refused: Callable[..., str]
+) -> None:
+    assert cli("compact", made.dsn, *NOW, "--yes", "--max-threads", "2").code == 3
+    said = refused("compact", made.dsn, "--keep", "turns:5", "--idle", "0s", "--yes")
+    assert "compact" in said
+
+
+def test_young_threads_are_left_alone(made: Database, cli: Callable[..., Any]) -> None:
+    ran = cli("compact", made.dsn, *WINDOW, "--yes")
+    assert ran.code == 0
+    assert "Skipped 5 threads: 5 younger than idle." in ran.out
+    assert checkpoints(made, "t0") > 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--keep", "wombats:3"),
+        ("--keep", "turns:0"),
+        ("--keep", "turns"),
+        ("--trigger", "fraction:1"),
+        ("--cap", "turns:3"),
+        ("--last", "0"),
+        ("--last", "-1"),
+        ("--last", "many"),
+        ("--last", str(10**30)),
+        ("--newer", "soon"),
+        ("--newer", "-1h"),
+        ("--idle", "soon"),
+        ("--idle", "-1h"),
+        ("--paused", "stop"),
+        ("--archive", "elsewhere"),
+        ("--max-rate", "0"),
+        ("--max-rate", "-1"),
+        ("--max-rate", "nan"),
+        ("--max-time", "soon"),
+        ("--max-threads", "0"),
+        ("--max-threads", "-1"),
+        ("--workers", "0"),
+        ("--workers", "65"),
+        ("--job", ""),
+    ],
+    ids="=".join,
+)
+def test_a_bad_option_is_refused_in_one_line(
+    sqlite: Database, refused: Callable[..., str], options: tuple[str, str]
+) -> None:
+    before = held(sqlite)
+    said = refused("compact", sqlite.dsn, *NOW[4:], "--yes", *options)
+    assert options[0] in said
+    assert held(sqlite) == before
+
+
+@pytest.mark.parametrize(
+    "command", ["stats", "compact", "worker --job x", "status", "gc", "erase", "transcript"]
+)
+def test_a_database_that_is_not_there_is_refused(
+    refused: Callable[..., str], command: str, tmp_path: Path
+) -> None:
+    name, *options = command.split()
+    threads = ["t"] if name in ("erase", "transcript") else []
+    said = refused(name, tmp_path / "nowhere.db", *threads, *options)
+    assert "no such file" in said
+    secret = f"postgresql://app:{SECRET}@127.0.0.1:1/prod"
+    said = refused(name, secret, *threads, *options)
+    assert "postgresql://app:***@127.0.0.1:1/prod" in said
+    assert SECRET not in said
+
+
+def test_a_password_is_never_printed(
+    make_database: Callable[[], str], cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    from psycopg.conninfo import conninfo_to_dict
+
+    made = database("postgres", tmp_path, make_database)
+    fill(made)
+    known = conninfo_to_dict(made.dsn)
+    where = f"{known['dbname']}?host={known['host']}"
+    dsn = f"postgresql://{known['user']}:{SECRET}@/{where}"
+    page = tmp_path / "page.html"
+    printed = ""
+    for arguments in (
+        ("stats", dsn, "--html", page),
+        ("compact", dsn, *NOW, "--html", page),
+        ("compact", dsn, *NOW, "--json"),
+        ("compact", dsn, *NOW, "--yes"),
+        ("status", dsn),
+        ("status", dsn, "--json"),
+        ("gc", dsn),
+        ("transcript", dsn, "t0"),
+        ("erase", dsn, "t0", "--dry-run"),
+        ("erase", dsn, "t0", "--yes"),
+        ("transcript", dsn, "t0"),
+        ("compact", dsn, "--keep", "turns:7", "--yes"),
+    ):
+        ran = cli(*arguments)
+        printed += ran.out + ran.err
+        printed += page.read_text(encoding="utf-8")
+    assert "reducing-saver compact 'postgresql://postgres:***@/" in printed
+    assert SECRET not in printed
+    with pytest.MonkeyPatch.context() as patch:
+        import psycopg
+
+        patch.setattr("reducing_saver.jobs.run.compact", fails := Failing(psycopg, dsn))
+        ran = cli("compact", dsn, *NOW)
+    assert fails.called
+    assert ran.code == 1
+    assert "gone, said ***" in ran.err
+    assert SECRET not in ran.out + ran.err
+
+
+class Failing:
+    """Fail as a database does that goes away, and quotes a password."""
+
+    def __init__(self, psycopg: Any, dsn: str) -> None:
+        self.error, self.called = psycopg.OperationalError(f"gone, said {SECRET}\nmore"), False
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        self.called = True
+        raise self.error
+
+
+def test_status(made: Database, cli: Callable[..., Any], refused: Callable[..., str]) -> None:
+    assert "No job" in cli("status", made.dsn).out
+    assert cli("compact", made.dsn, *NOW, "--job", "a", "--yes").code == 0
+    assert cli("compact", made.dsn, *WINDOW, "--job", "b", "--yes").code == 0
+    lines = cli("status", made.dsn).out.splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["a", "done"], ["b", "done"]]
+    assert len(cli("status", made.dsn, "--job", "a", "--json").json["jobs"]) == 1
+    assert "there is no such job" in refused("status", made.dsn, "--job", "c")
+
+
+def test_a_worker_helps_with_a_job(made: Database, cli: Callable[..., Any], refused: Any) -> None:
+    assert "nobody" in refused("worker", made.dsn, "--job", "nobody")
+    assert cli("compact", made.dsn, *NOW, "--yes", "--max-threads", "2").code == 3
+    ran = cli("worker", made.dsn, "--job", "compact")
+    assert ran.code == 0
+    assert [checkpoints(made, f"t{n}") for n in range(THREADS)] == [1] * THREADS
+
+
+def test_several_processes_work(made: Database, cli: Callable[..., Any]) -> None:
+    ran = cli("compact", made.dsn, *NOW, "--yes", "--workers", "2")
+    assert ran.code == 0
+    assert [checkpoints(made, f"t{n}") for n in range(THREADS)] == [1] * THREADS
+
+
+def test_discarding_is_said(made: Database, cli: Callable[..., Any]) -> None:
+    ran = cli("compact", made.dsn, *NOW, "--archive", "discard", "--yes")
+    assert ran.code == 0
+    assert "No archive is kept" in ran.out
+    assert len(messages(cli, made, "t0")) == 4
+
+
+def test_gc_sweeps_what_nobody_names(made: Database, cli: Callable[..., Any]) -> None:
+    with made.saver() as saver:
+        config = {"configurable": {"thread_id": "t0", "checkpoint_ns": "", "checkpoint_id": "0"}}
+        saver.put_writes(config, [("messages", "orphan")], "task")
+    dry = cli("gc", made.dsn, "--grace", "0s")
+    assert dry.code == 0
+    assert "nothing was changed" in dry.out
+    assert dry.out.splitlines()[-1].split() == [
+        *("reducing-saver", "gc", *shlex.quote(made.dsn).split(), "--grace", "0s", "--yes"),
+    ]
+    first = cli("gc", made.dsn, "--grace", "0s", "--yes", "--json").json
+    assert first["writes"] == 1
+    again = cli("gc", made.dsn, "--grace", "0s", "--yes", "--json").json
+    assert (again["writes"], again["blobs"]) == (0, 0)
+
+
+def test_erase_removes_a_thread_and_looks_again(
+    made: Database, cli: Callable[..., Any], refused: Callable[..., str]
+) -> None:
+    assert cli("compact", made.dsn, *NOW, "--yes").code == 0
+    before = held(made)
+    shown = cli("erase", made.dsn, "t0", "t1")
+    assert shown.code == 2
+    assert "2 threads would be erased" in shown.out
+    assert "nothing was erased" in shown.err
+    assert held(made) == before
+    assert cli("erase", made.dsn, "t0", "--dry-run").code == 0
+    assert held(made) == before
+    done = cli("erase", made.dsn, "t0", "t1", "--yes")
+    assert (done.code, done.err) == (0, "")
+    assert "2 threads erased." in done.out
+    assert "A second look found nothing" in done.out
+    assert "is not in" in refused("transcript", made.dsn, "t0")
+    assert len(messages(cli, made, "t2")) == 2 * TURNS
+
+
+def test_erasing_a_thread_that_is_not_there_is_refused(
+    made: Database, refused: Callable[..., str]
+) -> None:
+    before = held(made)
+    said = refused("erase", made.dsn, "t0", "nobody", "--yes")
+    assert "thread 'nobody' is not in" in said
+    assert held(made) == before
+
+
+PROBED = """
+from contextlib import contextmanager
+from langgraph.checkpoint.memory import InMemorySaver
+
+saver = InMemorySaver()
+number = 7
+
+def make():
+    return InMemorySaver()
+
+@contextmanager
+def opened():
+    yield InMemorySaver()
+
+def fails():
+    raise OSError("s3cr-t")
+
+async def later():
+    return saver
+
+class Holder:
+    saver = saver
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"probed_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(PROBED, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize("name", ["saver", "make", "opened", "Holder.saver"])
+def test_a_saver_is_probed(cli: Callable[..., Any], module: str, name: str) -> None:
+    ran = cli("probe", f"{module}:{name}")
+    assert (ran.code, ran.err) == (0, "")
+    assert "InMemorySaver" in ran.out
+    assert cli("probe", f"{module}:{name}", "--json").json
+    assert "" not in sys.path[:1]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("{}", "write it as MODULE:ATTRIBUTE"),
+        ("{}:", "write it as MODULE:ATTRIBUTE"),
+        ("{}:nothing", "has no nothing"),
+        ("{}:number", "is no saver, and makes none: it is of type int"),
+        ("{}:later", "is no saver, and makes none: it is of type coroutine"),
+        ("{}:fails", "raised OSError when it was called"),
+        ("no_such_module:saver", "no_such_module cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_what_is_no_saver_is_refused(
+    refused: Callable[..., str], module: str, name: str, said: str
+) -> None:
+    complaint = refused("probe", name.format(module))
+    assert said in complaint
+    assert SECRET not in complaint
