@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pty
 import shlex
 import sqlite3
 import subprocess
@@ -55,18 +54,15 @@ def held(made: Database) -> Any:
     if made.kind == "sqlite":
         return hashlib.sha256(Path(made.dsn).read_bytes()).hexdigest()
     import psycopg
+    from psycopg import sql
 
     with psycopg.connect(made.dsn) as connection:
         found = connection.execute(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
         ).fetchall()
         names = sorted(name for (name,) in found)
-        rows = [
-            connection.execute(
-                f'SELECT md5(string_agg(x::text, $$ $$ ORDER BY x::text)) FROM "{n}" x'
-            )  # noqa: S608
-            for n in names
-        ]
+        content = sql.SQL("SELECT md5(string_agg(x::text, ' ' ORDER BY x::text)) FROM {} x")
+        rows = [connection.execute(content.format(sql.Identifier(name))) for name in names]
         return names, [each.fetchone() for each in rows]
 
 
@@ -174,7 +170,7 @@ def test_a_page_that_cannot_be_written_is_refused(
 
 def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
     """Run a command on a terminal, give it an answer, and return its code and what was shown."""
-    ours, theirs = pty.openpty()
+    ours, theirs = os.openpty()
     command = [sys.executable, "-m", "reducing_saver", *arguments]
     environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
     ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
