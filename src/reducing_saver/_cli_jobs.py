@@ -13,6 +13,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import datetime
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +32,7 @@ from ._cli_window import (
     TriggerOption,
     window_of,
 )
-from ._connection import check, failing, masked, plain
+from ._connection import check, failing, is_postgres, masked, plain, serde
 from ._console import RefusedError, complain, confirm, print_json, say
 from ._retain import Retain
 from .jobs import show
@@ -54,9 +55,14 @@ YesOption = Annotated[bool, typer.Option(YES, "-y", help="Apply it, without aski
 DryOption = Annotated[
     bool, typer.Option(DRY, "-n", help="Only show what would be done; nothing is asked.")
 ]
-JobOption = Annotated[str, typer.Option("--job", metavar="NAME", help="What the job is called.")]
-WorkersOption = Annotated[
-    int, typer.Option("--workers", metavar="N", min=1, max=64, help="How many processes work.")
+JobOption = Annotated[
+    str,
+    typer.Option(
+        "--job",
+        metavar="NAME",
+        help="What the job is called, as status shows it.",
+        show_default=False,
+    ),
 ]
 RateOption = Annotated[
     float | None,
@@ -86,7 +92,7 @@ def stats(dsn: DsnArgument, html: HtmlOption = None, as_json: JsonOption = False
     check(dsn)
     _check_page(html)
     with failing(dsn), show.follow() as tell:
-        report = survey(plain(dsn), progress=tell)
+        report = survey(plain(dsn), progress=tell, serde=serde())
     command = f"reducing-saver compact {shlex.quote(masked(dsn))}"
     _print(report, command, html, as_json)
 
@@ -136,11 +142,33 @@ def compact(
             "(same), or are gone (discard).",
         ),
     ] = "same",
-    job: JobOption = "compact",
+    job: Annotated[
+        str | None,
+        typer.Option(
+            "--job", metavar="NAME", help="What the job is called (default: by its policy)."
+        ),
+    ] = None,
     max_rate: RateOption = None,
     max_time: TimeOption = None,
     max_threads: ThreadsOption = None,
-    workers: WorkersOption = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=1,
+            max=64,
+            help="How many processes work on a Postgres (default: two where there is much to do).",
+        ),
+    ] = None,
+    vacuum: Annotated[
+        bool,
+        typer.Option(
+            "--vacuum",
+            help="Give what was freed back to the disk at the end (SQLite; it needs the file for "
+            "itself).",
+        ),
+    ] = False,
     yes: YesOption = False,
     dry_run: DryOption = False,
     html: HtmlOption = None,
@@ -160,11 +188,16 @@ def compact(
     _one_of("--archive", archive, ARCHIVES)
     window = window_of(keep, trigger, cap, pin, keep_latest_of, pin_first_human, token_counter)
     policy = Policy(window, Retain(last=last, newer=newer), paused)  # type: ignore[arg-type]
+    if not is_postgres(dsn) and workers is not None and workers > 1:
+        raise RefusedError(f"--workers {workers}: a SQLite file has one writer at a time")
+    if is_postgres(dsn) and vacuum:
+        raise RefusedError("--vacuum is for SQLite; on Postgres it locks the tables: run it there")
     check(dsn)
     _check_page(html)
 
     def work(*, dry_run: bool) -> Report:
-        with failing(dsn), _executor(workers) as executor, show.follow() as tell:
+        processes = workers if is_postgres(dsn) else None
+        with failing(dsn), _executor(processes) as executor, show.follow() as tell:
             return run.compact(
                 plain(dsn),
                 policy,
@@ -177,6 +210,8 @@ def compact(
                 max_time=max_time,
                 max_threads=max_threads,
                 progress=tell,
+                vacuum=vacuum,
+                serde=serde(),
             )
 
     command = _again(context, dsn)
@@ -203,7 +238,7 @@ def worker(
     check(dsn)
     limits = {"max_rate": max_rate, "max_time": max_time, "max_threads": max_threads}
     with failing(dsn), show.follow() as tell:
-        report = run.worker(plain(dsn), job=job, progress=tell, **limits)
+        report = run.worker(plain(dsn), job=job, progress=tell, serde=serde(), **limits)
     _print(report, "", None, as_json)
     raise typer.Exit(report.exit_code)
 
@@ -359,8 +394,10 @@ def _wanted(dry_run: bool, as_json: bool) -> bool:
     return confirm("\nApply it?")
 
 
-def _executor(workers: int) -> AbstractContextManager[Executor | None]:
-    return ProcessPoolExecutor(workers) if workers > 1 else nullcontext()
+def _executor(workers: int | None) -> AbstractContextManager[Executor | None]:
+    if workers is None:
+        return nullcontext()
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
 
 
 def _one_of(option: str, word: str, allowed: tuple[str, ...]) -> None:

@@ -63,7 +63,7 @@ def test_the_same_report_is_the_same_page() -> None:
 
 def test_an_empty_report_is_a_page(tab: Tab, tmp_path: Path) -> None:
     path = tmp_path / "empty.html"
-    path.write_text(page(Report(True, "SQLite", "", "", "")), encoding="utf-8")
+    path.write_text(page(Report(True, "sqlite", "", "keep", "")), encoding="utf-8")
     tab.open(path)
     assert tab.complaints == []
     assert tab.run("document.querySelectorAll('section').length") == 1

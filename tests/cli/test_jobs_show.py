@@ -125,12 +125,12 @@ def test_without_blocks_it_is_plain_ascii() -> None:
 
 
 def test_what_was_done(printed: Printed) -> None:
-    done = report(dry_run=False, estimate_seconds=None, seconds=4000.0, backend="SQLite")
+    done = report(dry_run=False, estimate_seconds=None, seconds=4000.0, backend="sqlite")
     said = " ".join(printed(shown.show, done).split())
     assert said.startswith("128 of 140 threads were compacted.")
     assert "It took 67 min." in said
-    assert "until VACUUM VACUUM, for which writers wait" not in said
-    assert "VACUUM, for which writers wait, returns it to the disk." in said
+    assert "returned to the disk 0 bytes until VACUUM" in said
+    assert "--vacuum, for which writers wait, returns it to the disk." in said
     assert "Applying" not in said
     returned = report(dry_run=False, returned=1_000_000)
     assert "returned to the disk 1.0 MB" in " ".join(printed(shown.show, returned).split())
@@ -156,11 +156,21 @@ def test_errors_are_shown_in_one_line_each(printed: Printed) -> None:
 
 
 def test_an_empty_database(printed: Printed) -> None:
-    out = printed(shown.show, Report(True, "SQLite", "", "", ""))
+    out = printed(shown.show, Report(True, "sqlite", "", "keep", ""))
     assert out.startswith("Dry run, nothing was changed: 0 of 0 threads would shrink.")
     assert "VACUUM" not in out
-    only_stays = Report(True, "SQLite", "", "", "", threads=1, bytes=Bytes(stays=5))
+    only_stays = Report(True, "sqlite", "", "keep", "", threads=1, bytes=Bytes(stays=5))
     assert "5 bytes -> 5 bytes: nothing leaves" in printed(shown.show, only_stays)
+
+
+def test_a_survey_says_where_the_bytes_are_and_promises_nothing(printed: Printed) -> None:
+    made = report(policy="", archive="", job="", estimate_seconds=None, evicted=0, archived=0)
+    said = " ".join(printed(shown.show, made, command="reducing-saver compact x").split())
+    assert said.startswith("140 threads take")
+    assert "is history, which no run loads" in said
+    assert "newest checkpoints" in said
+    assert "freed inside" not in said
+    assert said.endswith("What a policy would free: reducing-saver compact x")
 
 
 def test_one_large_thread_beside_many_small_ones(printed: Printed) -> None:

@@ -16,6 +16,7 @@ LABELS = {
     "evicted": "evicted messages",
     "stays": "stays",
 }
+BACKENDS = {"postgres": "Postgres", "sqlite": "SQLite"}
 
 
 class Part(NamedTuple):
@@ -27,9 +28,9 @@ class Part(NamedTuple):
     share: float
 
     @property
-    def leaves(self) -> bool:
-        """Tell whether it would leave, or has left."""
-        return self.name != "stays"
+    def fate(self) -> str:
+        """Return what becomes of it."""
+        return "" if self.name == "stays" else "leaves"
 
 
 class Number(NamedTuple):
@@ -44,8 +45,9 @@ def parts(report: Report) -> list[Part]:
     """Return where the bytes are: what leaves first."""
     before = report.bytes.before
     held = {name: getattr(report.bytes, name) for name in LABELS}
+    labels = {**LABELS, "stays": "newest checkpoints"} if is_survey(report) else LABELS
     return [
-        Part(name, LABELS[name], value, value / before if before else 0.0)
+        Part(name, labels[name], value, value / before if before else 0.0)
         for name, value in held.items()
     ]
 
@@ -60,9 +62,17 @@ def percent(share: float) -> str:
     return f"{value:.1f} %" if value < 10 or value > 90 else f"{value:.0f} %"
 
 
+def is_survey(report: Report) -> bool:
+    """Tell whether it only says where the bytes are, by no policy."""
+    return report.dry_run and not report.policy
+
+
 def title(report: Report) -> str:
     """Return what was done, or would be, in one sentence."""
     threads = count(report.threads, "thread")
+    if is_survey(report):
+        takes = "takes" if report.threads == 1 else "take"
+        return f"{threads} {takes} {size(report.bytes.before)}."
     if report.dry_run:
         return f"Dry run, nothing was changed: {report.compacted:,} of {threads} would shrink."
     if report.left:
@@ -74,6 +84,9 @@ def title(report: Report) -> str:
 def change(report: Report) -> str:
     """Return the bytes before and after, and what that saves."""
     before, after = report.bytes.before, report.bytes.stays
+    if is_survey(report):
+        share = percent(report.bytes.freed / before) if before else "nothing"
+        return f"{share} is history, which no run loads"
     said = f"{size(before)} -> {size(after)}"
     if not report.bytes.freed:
         return f"{said}: nothing leaves"
@@ -83,7 +96,12 @@ def change(report: Report) -> str:
 
 
 def numbers(report: Report) -> list[Number]:
-    """Return what is freed, archived and returned: three numbers, never added up."""
+    """Return what is freed, archived and returned: three numbers, never added up.
+
+    None of a survey.
+    """
+    if is_survey(report):
+        return []
     messages = count(report.evicted, "message")
     waits = _vacuum(report) if report.bytes.freed and not report.returned else None
     return [
@@ -95,13 +113,14 @@ def numbers(report: Report) -> list[Number]:
 
 def _vacuum(report: Report) -> tuple[str, str]:
     """Return what gives freed bytes back to the disk, in short and in a sentence."""
-    kind = report.backend.lower()
-    if "postgres" in kind:
-        how = "VACUUM FULL, which locks the table, or pg_repack returns it to the disk."
-        return "until VACUUM FULL", how
-    if "sqlite" in kind:
-        return "until VACUUM", "VACUUM, for which writers wait, returns it to the disk."
-    return "by the database", "When the disk gets it back is up to the database."
+    match report.backend:
+        case "postgres":
+            how = "VACUUM FULL, which locks the table, or pg_repack returns it to the disk."
+            return "until VACUUM FULL", how
+        case "sqlite":
+            return "until VACUUM", "--vacuum, for which writers wait, returns it to the disk."
+        case _:
+            return "by the database", "When the disk gets it back is up to the database."
 
 
 def skipped(report: Report) -> list[tuple[str, int]]:
@@ -112,6 +131,9 @@ def skipped(report: Report) -> list[tuple[str, int]]:
 
 def notes(report: Report) -> Iterator[str]:
     """Yield what else is to be known: time, write-ahead log, what was held back."""
+    if is_survey(report):
+        yield "A run loads only the newest checkpoint; compact frees the others, by a policy."
+        return
     if report.dry_run and report.estimate_seconds is not None:
         yield f"Applying it takes about {duration(report.estimate_seconds)}."
     elif not report.dry_run:
@@ -131,10 +153,18 @@ def _go(report: Report) -> str:
     return "would be gone" if report.dry_run else "are gone"
 
 
+def lead(report: Report) -> str:
+    """Return what is said before the command."""
+    if is_survey(report):
+        return "What a policy would free"
+    return "This applies it" if report.dry_run else "This goes on"
+
+
 def about(report: Report) -> list[str]:
     """Return what the job was in a line or two: where, how, and by which policy."""
     named = {"job": report.job, "archive": report.archive}
-    first = [report.backend, *(f"{name}: {said}" for name, said in named.items() if said)]
+    backend = BACKENDS.get(report.backend, report.backend)
+    first = [backend, *(f"{name}: {said}" for name, said in named.items() if said)]
     return [", ".join(first), *([f"policy: {report.policy}"] if report.policy else [])]
 
 

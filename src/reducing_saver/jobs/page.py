@@ -19,6 +19,7 @@ from .figures import (
     about,
     change,
     height,
+    lead,
     notes,
     numbers,
     parts,
@@ -103,7 +104,7 @@ def _bytes(report: Report) -> str:
         key = f'<span class="key" style="background:var(--{part.name})"></span>'
         rows += (
             f"<tr><td>{key}{part.label}</td><td>{_text(percent(part.share))}</td>"
-            f"<td>{size(part.bytes)}</td><td>{'leaves' if part.leaves else ''}</td></tr>"
+            f"<td>{size(part.bytes)}</td><td>{part.fate}</td></tr>"
         )
     if not drawn:
         return ""
@@ -190,5 +191,4 @@ def _errors(errors: Iterable[str]) -> str:
 def _command(report: Report, command: str) -> str:
     if not command:
         return ""
-    name = "This applies it" if report.dry_run else "This goes on"
-    return _section(name, f"<pre><code>{_text(command)}</code></pre>")
+    return _section(lead(report), f"<pre><code>{_text(command)}</code></pre>")

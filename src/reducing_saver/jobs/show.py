@@ -13,6 +13,7 @@ from .figures import (
     about,
     change,
     height,
+    lead,
     notes,
     numbers,
     parts,
@@ -53,15 +54,17 @@ def show(report: Report, *, command: str = "") -> None:
     if report.largest:
         say()
         _show_largest(report)
-    say()
-    _show_numbers(report)
+    if found := numbers(report):
+        say()
+        columns = (Column(), Column(right=True), Column(rest=True))
+        table(columns, ((label, (value, "bold"), (note, "dim")) for label, value, note in found))
     _show_skipped(report)
     for note in notes(report):
         say(note)
     _show_errors(report.errors)
     if command:
         say()
-        say("This applies it:" if report.dry_run else "This goes on:")
+        say(f"{lead(report)}:")
         say(f"  {command}", style="bold", wrap=False)
 
 
@@ -69,7 +72,7 @@ def _show_bytes(report: Report, to: Screen) -> None:
     say(f"Where the bytes are: {change(report)}")
     found = parts(report)
     spans([(_drawn(one, to) * cells, _COLOURS[one.name]) for one, cells in _shared(found, to)])
-    columns = (Column(), Column("", most=20), *(Column("", right=True) for _ in "12"), Column())
+    columns = (Column(), Column(), Column(right=True), Column(right=True), Column())
     table(columns, (_part_row(one, to) for one in found if one.bytes))
 
 
@@ -78,7 +81,7 @@ def _part_row(part: Part, to: Screen) -> Iterator[Cell]:
     yield part.label
     yield percent(part.share)
     yield size(part.bytes)
-    yield ("leaves", "dim") if part.leaves else ("", "")
+    yield part.fate, "dim"
 
 
 def _drawn(part: Part, to: Screen) -> str:
@@ -133,12 +136,6 @@ def _show_largest(report: Report) -> None:
             for one in report.largest
         ),
     )
-
-
-def _show_numbers(report: Report) -> None:
-    columns = (Column(), Column(right=True), Column(rest=True))
-    rows = ((label, (value, "bold"), (note, "dim")) for label, value, note in numbers(report))
-    table(columns, rows)
 
 
 def _show_skipped(report: Report) -> None:
