@@ -40,7 +40,7 @@ from .jobs.page import page
 from .jobs.policy import Policy
 
 if TYPE_CHECKING:
-    from .jobs.report import Report
+    from .jobs.report import Erased, Report, Swept
 
 DRY, YES = "--dry-run", "--yes"
 ARCHIVES = ("same", "discard")
@@ -236,9 +236,16 @@ def worker(
     from .jobs import run
 
     check(dsn)
-    limits = {"max_rate": max_rate, "max_time": max_time, "max_threads": max_threads}
     with failing(dsn), show.follow() as tell:
-        report = run.worker(plain(dsn), job=job, progress=tell, serde=serde(), **limits)
+        report = run.worker(
+            plain(dsn),
+            job=job,
+            max_rate=max_rate,
+            max_time=max_time,
+            max_threads=max_threads,
+            progress=tell,
+            serde=serde(),
+        )
     _print(report, "", None, as_json)
     raise typer.Exit(report.exit_code)
 
@@ -280,7 +287,7 @@ def gc(
 
     check(dsn)
 
-    def work(*, dry_run: bool) -> Any:
+    def work(*, dry_run: bool) -> Swept:
         with failing(dsn):
             return sweep(plain(dsn), archive="same", dry_run=dry_run, grace=grace)
 
@@ -314,10 +321,14 @@ def erase(
 
     check(dsn)
 
-    def work(*, dry_run: bool) -> Any:
+    def work(*, dry_run: bool) -> Erased:
         with failing(dsn):
             return remove(plain(dsn), threads, archive="same", dry_run=dry_run)
 
+    with failing(dsn):
+        for thread in threads:
+            if not any(remove(plain(dsn), [thread], archive="same").rows.values()):
+                raise RefusedError(f"thread {thread!r} is not in {masked(dsn)}")
     erased = work(dry_run=not yes)
     command = _again(context, dsn)
     _print_erased(erased, command, as_json)
@@ -370,14 +381,14 @@ def _print(report: Report, command: str, html: str | None, as_json: bool) -> Non
         say(f"\nThe page: {html}", wrap=False)
 
 
-def _print_swept(swept: Any, command: str, as_json: bool) -> None:
+def _print_swept(swept: Swept, command: str, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(swept), "exit_code": swept.exit_code})
     else:
         show.show_swept(swept, command=command if swept.dry_run else "")
 
 
-def _print_erased(erased: Any, command: str, as_json: bool) -> None:
+def _print_erased(erased: Erased, command: str, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(erased), "exit_code": erased.exit_code})
     else:
