@@ -261,8 +261,6 @@ def status(
     check(dsn)
     with failing(dsn):
         jobs = run.status(plain(dsn), job=job)
-    if job is not None and not jobs:
-        raise RefusedError(f"--job {job}: there is no such job in {masked(dsn)}")
     if as_json:
         print_json({"jobs": [{**asdict(one), "left": one.left} for one in jobs]})
     else:

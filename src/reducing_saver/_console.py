@@ -163,7 +163,11 @@ def confirm(question: str) -> bool:
     """Ask on a terminal; the answer that was not given is no."""
     from rich.console import Console
 
-    answer = Console(stderr=True).input(f"{question} [y/N] ", markup=False)
+    try:
+        answer = Console(stderr=True, highlight=False).input(f"{question} [y/N] ", markup=False)
+    except EOFError:
+        say()
+        return False
     return answer.strip().lower() in ("y", "yes")
 
 

@@ -15,17 +15,19 @@ from typing import Any
 
 import pytest
 from cli.databases import KINDS, Database, chat, database
+from langgraph.checkpoint.base.id import uuid6
 
 THREADS, TURNS = 5, 8
+MANY = {"sqlite": 25, "postgres": 105}
 WINDOW = ("--keep", "turns:2", "--trigger", "turns:3")
 NOW = (*WINDOW, "--idle", "0s")
 SECRET = "s3cr-t"
 
 
-def fill(made: Database, threads: int = THREADS) -> None:
+def fill(made: Database, threads: int = THREADS, turns: int = TURNS) -> None:
     with made.saver() as inner, made.store():
         for number in range(threads):
-            chat(inner, f"t{number}", TURNS, size=20)
+            chat(inner, f"t{number}", turns, size=20)
     if made.kind == "sqlite":  # one file, whose hash tells whether it was written
         connection = sqlite3.connect(made.dsn)
         connection.execute("PRAGMA journal_mode=DELETE")
@@ -46,6 +48,16 @@ def made(
 def sqlite(tmp_path: Path, make_database: Callable[[], str]) -> Database:
     made = database("sqlite", tmp_path, make_database)
     fill(made)
+    return made
+
+
+@pytest.fixture(params=KINDS)
+def many(
+    request: pytest.FixtureRequest, tmp_path: Path, make_database: Callable[[], str]
+) -> Database:
+    """Give a database with more threads than one transaction does."""
+    made = database(request.param, tmp_path, make_database)
+    fill(made, MANY[made.kind], 4)
     return made
 
 
@@ -193,7 +205,9 @@ def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "applies"), [("y\n", True), ("n\n", False), ("\n", False), ("\x04", False)]
+    ("answer", "applies"),
+    [("y\n", True), ("n\n", False), ("\n", False), ("\x04", False)],
+    ids=["yes", "no", "nothing", "end"],
 )
 def test_on_a_terminal_it_asks(sqlite: Database, answer: str, applies: bool) -> None:
     before = held(sqlite)
@@ -215,22 +229,24 @@ def test_on_a_terminal_yes_and_dry_run_do_not_ask(sqlite: Database) -> None:
     assert "were compacted" in shown
 
 
-def test_a_job_that_stops_says_so_and_goes_on(made: Database, cli: Callable[..., Any]) -> None:
-    first = cli("compact", made.dsn, *NOW, "--yes", "--max-threads", "2")
-    assert first.code == 3
-    assert "Stopped with" in first.out
-    assert "This goes on:" in first.out
-    second = cli("compact", made.dsn, *NOW, "--yes")
-    assert second.code == 0
-    assert [checkpoints(made, f"t{n}") for n in range(THREADS)] == [1] * THREADS
-
-
-def test_another_policy_under_the_name_of_a_job_is_refused(
-    made: Database, cli: Callable[..., Any], refused: Callable[..., str]
+def test_a_job_that_stops_says_so_and_goes_on(
+    many: Database, cli: Callable[..., Any], refused: Callable[..., str]
 ) -> None:
-    assert cli("compact", made.dsn, *NOW, "--yes", "--max-threads", "2").code == 3
-    said = refused("compact", made.dsn, "--keep", "turns:5", "--idle", "0s", "--yes")
-    assert "compact" in said
+    first = cli("compact", many.dsn, *NOW, "--job", "night", "--yes", "--max-threads", "2")
+    assert first.code == 3
+    assert "Stopped with 5 threads left" in first.out
+    assert "This goes on:" in first.out
+    other = ("--keep", "turns:1", "--idle", "0s", "--job", "night", "--yes")
+    assert "'night'" in refused("compact", many.dsn, *other)
+    assert "'nobody'" in refused("worker", many.dsn, "--job", "nobody")
+    (row,) = cli("status", many.dsn, "--json").json["jobs"]
+    assert (row["job"], row["left"]) == ("night", 5)
+    second = cli("worker", many.dsn, "--job", "night")
+    assert second.code == 0
+    third = cli("compact", many.dsn, *NOW, "--job", "night", "--yes")
+    assert third.code == 0
+    threads = [checkpoints(many, f"t{n}") for n in range(MANY[many.kind])]
+    assert threads == [1] * MANY[many.kind]
 
 
 def test_young_threads_are_left_alone(made: Database, cli: Callable[..., Any]) -> None:
@@ -355,21 +371,31 @@ def test_status(made: Database, cli: Callable[..., Any], refused: Callable[..., 
     lines = cli("status", made.dsn).out.splitlines()
     assert [line.split()[:2] for line in lines[1:3]] == [["a", "done"], ["b", "done"]]
     assert len(cli("status", made.dsn, "--job", "a", "--json").json["jobs"]) == 1
-    assert "there is no such job" in refused("status", made.dsn, "--job", "c")
+    assert "no job 'c'" in refused("status", made.dsn, "--job", "c")
 
 
-def test_a_worker_helps_with_a_job(made: Database, cli: Callable[..., Any], refused: Any) -> None:
-    assert "nobody" in refused("worker", made.dsn, "--job", "nobody")
-    assert cli("compact", made.dsn, *NOW, "--yes", "--max-threads", "2").code == 3
-    ran = cli("worker", made.dsn, "--job", "compact")
+def test_several_processes_work(many: Database, cli: Callable[..., Any], refused: Any) -> None:
+    command = ("compact", many.dsn, *NOW, "--yes", "--workers", "2")
+    if many.kind == "sqlite":
+        assert "one writer" in refused(*command)
+        return
+    assert cli(*command).code == 0
+    threads = [checkpoints(many, f"t{n}") for n in range(MANY[many.kind])]
+    assert threads == [1] * MANY[many.kind]
+
+
+def test_a_file_gives_space_back(
+    sqlite: Database, cli: Callable[..., Any], refused: Callable[..., str], make_database: Any
+) -> None:
+    before = Path(sqlite.dsn).stat().st_size
+    ran = cli("compact", sqlite.dsn, *NOW, "--yes", "--vacuum")
     assert ran.code == 0
-    assert [checkpoints(made, f"t{n}") for n in range(THREADS)] == [1] * THREADS
-
-
-def test_several_processes_work(made: Database, cli: Callable[..., Any]) -> None:
-    ran = cli("compact", made.dsn, *NOW, "--yes", "--workers", "2")
-    assert ran.code == 0
-    assert [checkpoints(made, f"t{n}") for n in range(THREADS)] == [1] * THREADS
+    assert "returned to the disk  0 bytes" not in ran.out
+    connection = sqlite3.connect(sqlite.dsn)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    assert Path(sqlite.dsn).stat().st_size < before
+    assert "is for SQLite" in refused("compact", make_database(), "--vacuum")
 
 
 def test_discarding_is_said(made: Database, cli: Callable[..., Any]) -> None:
@@ -381,7 +407,8 @@ def test_discarding_is_said(made: Database, cli: Callable[..., Any]) -> None:
 
 def test_gc_sweeps_what_nobody_names(made: Database, cli: Callable[..., Any]) -> None:
     with made.saver() as saver:
-        config = {"configurable": {"thread_id": "t0", "checkpoint_ns": "", "checkpoint_id": "0"}}
+        lost = {"thread_id": "t0", "checkpoint_ns": "", "checkpoint_id": str(uuid6())}
+        config = {"configurable": lost}
         saver.put_writes(config, [("messages", "orphan")], "task")
     dry = cli("gc", made.dsn, "--grace", "0s")
     assert dry.code == 0

@@ -139,7 +139,7 @@ def test_what_was_done(printed: Printed) -> None:
 def test_what_was_stopped(printed: Printed) -> None:
     stopped = report(dry_run=False, left=1200)
     out = printed(shown.show, stopped, command=COMMAND)
-    assert out.startswith("Stopped with 1,200 threads left: 128 of 140 threads were compacted.")
+    assert out.startswith("Stopped with 1,200 threads left: 128 threads compacted so far.")
     assert "This goes on:" in out
 
 

@@ -76,8 +76,8 @@ def title(report: Report) -> str:
     if report.dry_run:
         return f"Dry run, nothing was changed: {report.compacted:,} of {threads} would shrink."
     if report.left:
-        left = count(report.left, "thread")
-        return f"Stopped with {left} left: {report.compacted:,} of {threads} were compacted."
+        left, done = count(report.left, "thread"), count(report.compacted, "thread")
+        return f"Stopped with {left} left: {done} compacted so far."
     return f"{report.compacted:,} of {threads} were compacted."
 
 
