@@ -233,10 +233,19 @@ def test_status_of_jobs(printed: Printed) -> None:
             ((10, 10), (), False),
         )
     ]
-    lines = printed(shown.show_status, jobs).splitlines()
-    assert [line.split()[1] for line in lines[1:4]] == ["running", "stopped", "done"]
-    assert "2026-01-02 03:04" in lines[1]
-    assert lines[4] == "error: a: t: OSError"
+    lines = printed(shown.show_status, jobs, width=60).splitlines()
+    assert lines == [
+        "a  running, 5 of 10 threads",
+        "  freed 5.0 kB, archived 0 bytes, changed 2026-01-02 03:04",
+        "  p",
+        "a  stopped, 5 of 10 threads",
+        "  freed 5.0 kB, archived 0 bytes, changed 2026-01-02 03:04",
+        "  p",
+        "error: t: OSError",
+        "a  done, 10 of 10 threads",
+        "  freed 5.0 kB, archived 0 bytes, changed 2026-01-02 03:04",
+        "  p",
+    ]
 
 
 def test_what_is_swept(printed: Printed) -> None:

@@ -20,17 +20,13 @@ BACKENDS = {"postgres": "Postgres", "sqlite": "SQLite"}
 
 
 class Part(NamedTuple):
-    """Hold a part of the bytes; `share` is of all of them, from 0 to 1."""
+    """Hold a part of the bytes: its share of all of them, from 0 to 1, and what becomes of it."""
 
     name: str
     label: str
     bytes: int
     share: float
-
-    @property
-    def fate(self) -> str:
-        """Return what becomes of it."""
-        return "" if self.name == "stays" else "leaves"
+    fate: str
 
 
 class Number(NamedTuple):
@@ -44,11 +40,20 @@ class Number(NamedTuple):
 def parts(report: Report) -> list[Part]:
     """Return where the bytes are: what leaves first."""
     before = report.bytes.before
-    held = {name: getattr(report.bytes, name) for name in LABELS}
-    labels = {**LABELS, "stays": "newest checkpoints"} if is_survey(report) else LABELS
+    fate = "leaves" if report.dry_run else "freed"
+    names = LABELS
+    if is_survey(report):
+        fate, names = "history", {**LABELS, "stays": "newest checkpoints"}
+    held = {name: getattr(report.bytes, name) for name in names}
     return [
-        Part(name, labels[name], value, value / before if before else 0.0)
-        for name, value in held.items()
+        Part(
+            name,
+            label,
+            held[name],
+            held[name] / before if before else 0.0,
+            "" if name == "stays" else fate,
+        )
+        for name, label in names.items()
     ]
 
 

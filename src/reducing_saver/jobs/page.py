@@ -169,7 +169,7 @@ def _largest(report: Report) -> str:
         f'<th scope="col" class="{kind}"><button type="button">{name}</button></th>'
         for name, kind in heads
     )
-    body = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
+    body = f'<table class="threads"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>'
     return _section("Largest threads", body, "by what leaves; a title sorts")
 
 

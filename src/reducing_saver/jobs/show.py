@@ -175,26 +175,22 @@ def show_status(jobs: Sequence[JobStatus]) -> None:
     if not jobs:
         say("No job was ever started in this database.")
         return
-    names = ("done", "of", "freed", "archived", "skipped")
-    numbers = (Column(name, right=True) for name in names)
-    table(
-        (Column("job", most=20), Column("state"), *numbers, Column("changed")),
-        (_status_row(job) for job in jobs),
-    )
     for job in jobs:
-        _show_errors([f"{job.job}: {error}" for error in job.errors])
+        _show_job(job)
 
 
-def _status_row(job: JobStatus) -> Iterator[Cell]:
-    yield one_line(job.job)
+def _show_job(job: JobStatus) -> None:
     state = "running" if job.running else "stopped" if job.left else "done"
-    yield state, {"running": "green", "stopped": "yellow"}.get(state, "")
-    yield f"{job.done:,}"
-    yield f"{job.total:,}"
-    yield size(job.bytes.freed)
-    yield size(job.archived)
-    yield f"{sum(job.skipped.values()):,}"
-    yield f"{job.changed:%Y-%m-%d %H:%M}" if job.changed else ""
+    style = {"running": "green", "stopped": "yellow"}.get(state, "")
+    amount = f"{job.done:,} of {count(job.total, 'thread')}"
+    spans([(one_line(job.job), "bold"), (f"  {state}", style), (f", {amount}", "")])
+    left = sum(job.skipped.values())
+    said = [f"freed {size(job.bytes.freed)}", f"archived {size(job.archived)}"]
+    said += [f"{left:,} skipped"] if left else []
+    said += [f"changed {job.changed:%Y-%m-%d %H:%M}"] if job.changed else []
+    say(f"  {', '.join(said)}")
+    say(f"  {one_line(job.policy)}", style="dim")
+    _show_errors(job.errors)
 
 
 def show_swept(swept: Swept, *, command: str = "") -> None:
@@ -227,7 +223,7 @@ def show_erased(erased: Erased, *, command: str = "") -> None:
         style="bold",
     )
     names = Column("table"), Column("rows", right=True)
-    table(names, ((name, f"{rows:,}") for name, rows in erased.rows.items()))
+    table(names, ((name, f"{rows:,}") for name, rows in erased.rows.items() if rows))
     if not erased.dry_run:
         looked = count(len(erased.looked_at), "column")
         if erased.found:
