@@ -65,7 +65,6 @@ LAYERS = [
     "_trial_table",
     "demo.",
     "_connection",
-    "_cli_import",
     "_cli_window",
     "_cli_transcript",
     "_cli_jobs",

@@ -1,4 +1,4 @@
-"""Define the commands of jobs: `stats`, `compact`, `worker`, `status`, `gc`, `erase`, `probe`.
+"""Define the commands of jobs: `stats`, `compact`, `worker`, `status`, `gc`, `erase`.
 
 What changes a database is shown first, as a dry run; `--yes` applies it. Exit codes: 0 done,
 1 there were errors, 2 bad input, 3 stopped with work left.
@@ -81,7 +81,7 @@ ThreadsOption = Annotated[
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands that work on a database to the others."""
-    for command in (stats, compact, worker, status, gc, erase, probe, transcript):
+    for command in (stats, compact, worker, status, gc, erase, transcript):
         app.command()(command)
 
 
@@ -337,29 +337,6 @@ def erase(
         say()
         _print_erased(erased, command, as_json)
     raise typer.Exit(erased.exit_code)
-
-
-def probe(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:ATTRIBUTE",
-            help="A saver, or a function that makes one, by import path: my_app.savers:saver.",
-            show_default=False,
-        ),
-    ],
-    as_json: JsonOption = False,
-) -> None:
-    """Try on a scratch thread what a saver of any kind can do, and so what compact can do to it."""
-    from ._cli_import import imported
-    from .jobs.probe import probe as try_out
-
-    with imported(name) as saver:
-        probed = try_out(saver)
-    if as_json:
-        print_json(asdict(probed))
-    else:
-        say(str(probed))
 
 
 # All of them

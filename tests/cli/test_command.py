@@ -15,7 +15,7 @@ from reducing_saver import _version
 
 COMMANDS = (
     *("demo", "try"),
-    *("stats", "compact", "worker", "status", "gc", "erase", "probe", "transcript"),
+    *("stats", "compact", "worker", "status", "gc", "erase", "transcript"),
 )
 HIDE = "import sys; sys.modules.update(dict.fromkeys({hidden!r})); sys.argv = {argv!r}; "
 START = "from reducing_saver.__main__ import main; sys.exit(main())"
