@@ -58,12 +58,16 @@ LAYERS = [
     "_forwarding",
     "rows.",
     "_saver",
-    "jobs.",
     "_words",
     "_console",
+    "jobs.",
     "_trial",
     "_trial_table",
     "demo.",
+    "_connection",
+    "_cli_window",
+    "_cli_transcript",
+    "_cli_jobs",
     "_cli",
     "__main__",
     "",  # the package's own __init__
@@ -172,7 +176,8 @@ def test_forwarding_stands_alone() -> None:
 
 def test_no_optional_package_is_imported_with_the_library() -> None:
     """Backends, tokenizers and the command line's packages are for those who install them."""
-    only_extras = {"_cli", "demo", "__main__", "rows.postgres"}
+    only_extras = {"_cli", "_cli_jobs", "_cli_transcript", "_cli_window", "demo", "__main__"}
+    only_extras |= {"rows.postgres"}
     names = [f"reducing_saver.{name}".strip(".") for name in MODULES if name not in only_extras]
     script = f"""
 import importlib, importlib.abc, sys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from io import TextIOWrapper
 
 
 def main() -> int:
@@ -16,6 +17,9 @@ def main() -> int:
             return 2
     from ._cli import run
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what an old terminal cannot show is a ?
+            stream.reconfigure(errors="replace")
     return run()
 
 

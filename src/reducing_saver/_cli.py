@@ -1,4 +1,4 @@
-"""Define the commands `demo` and `try`. Only this file knows typer.
+"""Define the commands `demo` and `try`, and run all of them.
 
 Bad input gives one line on standard error and exit code 2.
 """
@@ -16,21 +16,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import _trial, _trial_table
-from ._console import bars, complain, print_json
-from ._errors import WindowError
+from . import _cli_jobs, _trial, _trial_table
+from ._cli_window import (
+    CapOption,
+    CounterOption,
+    FirstOption,
+    JsonOption,
+    KeepOption,
+    LatestOption,
+    PinOption,
+    TriggerOption,
+    about,
+    window_of,
+)
+from ._console import FailedError, RefusedError, bars, complain, print_json
+from ._errors import ConfigurationError, ReducingSaverError
 from ._transcripts import Conversation, TranscriptError, read
 from ._version import __version__
-from ._words import listed
-from .engine import Window
 from .engine.messages import calls
-from .engine.window import MEASURES
 
 if TYPE_CHECKING:
     from .demo import Recording
 
-KEEP = "turns:3"
-COUNTERS = ("approximate", "tiktoken")
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -39,10 +46,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class RefusedError(Exception):
-    """Say in one line what is wrong with what was asked for."""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -60,8 +63,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except (RefusedError, TranscriptError) as error:
         return _refuse(str(error))
-    except WindowError as error:
+    except FailedError as error:
+        complain(str(error))
+        return 1
+    except ConfigurationError as error:
         return _refuse(_in_our_words(error))
+    except ReducingSaverError as error:
+        return _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
         return _stopped()
     except BrokenPipeError:  # `... | head`: nobody reads on
@@ -85,7 +93,7 @@ def _stopped() -> int:
     return INTERRUPTED
 
 
-def _in_our_words(error: WindowError) -> str:
+def _in_our_words(error: ConfigurationError) -> str:
     value = error.value
     if isinstance(value, tuple) and len(value) == 2:
         value = f"{value[0]}:{value[1]}"
@@ -103,73 +111,14 @@ def reducing_saver(
     """Keep the messages that LangGraph checkpoints store within a window.
 
     `demo` shows what that saves, `try` what would leave your own transcript.
+
+    The others work on a database: `stats` shows where its bytes are.
     """
     if version:
         typer.echo(f"reducing-saver {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-# Options that both commands have.
-
-KeepOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep",
-        metavar="MEASURE:N",
-        help="How much stays once a trigger was passed. MEASURE is messages, turns, tokens or "
-        "bytes; leading system messages always stay and are not counted. The default suits short "
-        "and long conversations alike: what somebody says next rarely refers to more than the "
-        "last three questions, and turns mean the same whatever the tools return "
-        f"(default: {KEEP}).",
-        show_default=False,
-    ),
-]
-TriggerOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trigger",
-        metavar="MEASURE:N",
-        help="Nothing leaves until there is more than this; give it again for several, any of "
-        "which counts (default: twice --keep).",
-        show_default=False,
-    ),
-]
-CapOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cap",
-        metavar="MEASURE:N",
-        help="The hard bound within one long run, in messages, tokens or bytes "
-        "(default: four times the trigger).",
-        show_default=False,
-    ),
-]
-PinOption = Annotated[
-    list[str] | None,
-    typer.Option("--pin", metavar="TOOL", help="Calls of this tool stay; may be repeated."),
-]
-LatestOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep-latest-of",
-        metavar="TOOL",
-        help="The newest call of this tool stays, as a to-do list needs; may be repeated.",
-    ),
-]
-FirstOption = Annotated[
-    bool, typer.Option("--pin-first-human", help="The first human message stays.")
-]
-CounterOption = Annotated[
-    str,
-    typer.Option(
-        "--token-counter", metavar="NAME", help="approximate (four characters a token) or tiktoken."
-    ),
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document for programs instead.")
-]
 
 
 @app.command()
@@ -219,7 +168,7 @@ def demo(
     _need_langgraph()
     from .demo import compare, show
 
-    window = _window(keep, trigger, cap)
+    window = window_of(keep, trigger, cap)
     recordings, empty = _recordings(source, turns)
     total = sum(len(each.turns) for each in recordings)
     with _folder(folder) as place, bars(("bare", "wrapped"), total, "turns") as tick:
@@ -227,7 +176,7 @@ def demo(
     if empty:
         report.notes["conversations without messages, left out"] = empty
     if as_json:
-        print_json({**_about(window), **show.as_json(report)})
+        print_json({**about(window), **show.as_json(report)})
         return
     show.show(report, every=every)
     if folder is not None:
@@ -305,12 +254,12 @@ def try_(
 
     Example: reducing-saver try chat.json --keep turns:6 --trigger tokens:8000
     """
-    window = _window(keep, trigger, cap, pin, keep_latest_of, pin_first_human, token_counter)
+    window = window_of(keep, trigger, cap, pin, keep_latest_of, pin_first_human, token_counter)
     found = read(file)
     _warn_of_unknown_tools(found, {"--pin": pin, "--keep-latest-of": keep_latest_of})
     trials = _trial.try_window(_chosen(found, only, file), window)
     if as_json:
-        print_json({**_about(window), **_trial.as_json(trials)})
+        print_json({**about(window), **_trial.as_json(trials)})
     else:
         _trial_table.show(trials, every=every)
 
@@ -335,62 +284,4 @@ def _warn_of_unknown_tools(
                 complain(f"warning: {option} {name}: no such tool in this file")
 
 
-# Both
-
-
-def _window(
-    keep: list[str] | None,
-    trigger: list[str] | None,
-    cap: list[str] | None,
-    pin: list[str] | None = None,
-    latest: list[str] | None = None,
-    first: bool = False,
-    counter: str = COUNTERS[0],
-) -> Window:
-    for option, names in (("--pin", pin), ("--keep-latest-of", latest)):
-        if names and not all(names):
-            raise RefusedError(f"{option}: the name of a tool is needed")
-    if counter not in COUNTERS:
-        raise RefusedError(f"--token-counter {counter}: allowed are {' or '.join(COUNTERS)}")
-    for option, values in (("--keep", keep), ("--cap", cap)):
-        if values and len(values) > 1:
-            raise RefusedError(
-                f"{option} {' '.join(values)}: give it once; only --trigger may repeat"
-            )
-    return Window(
-        _mark("--keep", keep[0] if keep else KEEP),
-        [_mark("--trigger", each) for each in trigger] if trigger else None,
-        _mark("--cap", cap[0]) if cap else None,
-        pinned=pin or (),
-        keep_latest_of=latest or (),
-        pin_first_human=first,
-        token_counter=counter,
-    )
-
-
-def _mark(option: str, text: str) -> tuple[str, int]:
-    measure, colon, number = text.partition(":")
-    if not colon:
-        raise RefusedError(f"{option} {text}: write it as MEASURE:N, for example turns:6")
-    if measure not in MEASURES:
-        raise RefusedError(
-            f"{option} {text}: {measure!r} is no measure; allowed are {listed(MEASURES)}"
-        )
-    try:
-        value = int(number)
-    except ValueError:
-        raise RefusedError(f"{option} {text}: {number!r} is not a whole number") from None
-    if value < 1:
-        raise RefusedError(f"{option} {text}: the number must be 1 or more")
-    return measure, value
-
-
-def _about(window: Window) -> dict[str, object]:
-    return {
-        "version": __version__,
-        "window": {
-            "keep": window.keep._asdict(),
-            "triggers": [mark._asdict() for mark in window.triggers],
-            "cap": window.cap._asdict(),
-        },
-    }
+_cli_jobs.add_commands(app)

@@ -35,11 +35,37 @@ def place(index: int) -> str:
 
 def line(message: object) -> str:
     """Return what a message says as one printable line: its text, then its calls."""
-    parts = [_said(field(message, "content")), _said(field(message, "parts"))]
-    parts += [f"{call.name or 'tool'}()" for call in calls(message)]
-    line = " ".join(part for part in parts if part)
-    printable = "".join(letter if letter.isprintable() else " " for letter in line)
-    return " ".join(printable.split())
+    return one_line(" ".join([*said(message), *(f"{c.name or 'tool'}()" for c in calls(message))]))
+
+
+def said(message: object) -> list[str]:
+    """Return the texts of a message, and `[image]` for what is no text."""
+    return [*filter(None, (_said(field(message, "content")), _said(field(message, "parts"))))]
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line that a terminal shows as it is."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def size(number: float) -> str:
+    """Return bytes as one says them: `512 bytes`, `4.2 MB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if round(number, 1) < 1000:
+            return f"{number:.0f} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as one says it: `40 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if minutes and hours < 100 else f"{hours:,} h"
 
 
 def _said(content: object) -> str:

@@ -13,6 +13,10 @@ import pytest
 import reducing_saver
 from reducing_saver import _version
 
+COMMANDS = (
+    *("demo", "try"),
+    *("stats", "compact", "worker", "status", "gc", "erase", "transcript"),
+)
 HIDE = "import sys; sys.modules.update(dict.fromkeys({hidden!r})); sys.argv = {argv!r}; "
 START = "from reducing_saver.__main__ import main; sys.exit(main())"
 
@@ -37,11 +41,11 @@ def test_the_installed_command_and_the_module_are_the_same() -> None:
 def test_help_names_the_commands(cli: Callable[..., Any], arguments: tuple[str, ...]) -> None:
     ran = cli(*arguments)
     assert ran.code == 0
-    assert "demo" in ran.out
-    assert "try" in ran.out
+    for command in COMMANDS:
+        assert f" {command} " in ran.out
 
 
-@pytest.mark.parametrize("command", ["demo", "try"])
+@pytest.mark.parametrize("command", ["demo", "try", "compact"])
 def test_help_of_a_command_explains_the_window(cli: Callable[..., Any], command: str) -> None:
     ran = cli(command, "--help")
     said = " ".join(ran.out.replace("│", " ").split())
@@ -51,7 +55,7 @@ def test_help_of_a_command_explains_the_window(cli: Callable[..., Any], command:
 
 
 def test_help_fits_80_columns(cli: Callable[..., Any]) -> None:
-    for arguments in ((), ("demo", "--help"), ("try", "--help")):
+    for arguments in ((), *((command, "--help") for command in COMMANDS)):
         assert max(map(len, cli(*arguments).out.splitlines())) <= 80
 
 

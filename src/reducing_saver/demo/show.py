@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from .._console import Cell, Column, say, table
-from .._words import NAMES, listed, place
+from .._words import NAMES, listed, place, size
 from ..engine import Mark, Window
 from .measure import LOADS, Head, Report, Thread
 
@@ -61,8 +61,8 @@ def _thread_row(thread: Thread) -> Iterator[Cell]:
     yield f"{thread.turns:,}"
     yield f"{bare.messages:,}"
     yield f"-> {wrapped.messages:,}"
-    yield _bytes(bare.bytes)
-    yield f"-> {_bytes(wrapped.bytes)}"
+    yield size(bare.bytes)
+    yield f"-> {size(wrapped.bytes)}"
     yield "no" if wrapped.problems else "yes"
 
 
@@ -89,8 +89,8 @@ def _figures(report: Report) -> Iterator[Figure]:
     load = both(lambda head: head.load_ms)
     yield Figure("turns", turns, turns, _whole)
     yield Figure(f"messages in the {heads}", *both(lambda head: head.messages), _whole, "fewer")
-    yield Figure(f"bytes in the {heads}", *both(lambda head: head.bytes), _bytes, "smaller")
-    yield Figure("bytes in the file", left.bytes, right.bytes, _bytes, "smaller")
+    yield Figure(f"bytes in the {heads}", *both(lambda head: head.bytes), size, "smaller")
+    yield Figure("bytes in the file", left.bytes, right.bytes, size, "smaller")
     rows = (left.checkpoints, right.checkpoints)
     yield Figure("checkpoints in the file", *rows, _whole, "fewer")
     yield Figure(f"time to load {loaded}", *load, _milliseconds, "faster", noise)
@@ -210,14 +210,6 @@ def _thread_as_json(thread: Thread) -> dict[str, object]:
 
 def _whole(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def _bytes(value: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} GB"
 
 
 def _milliseconds(value: float) -> str:
