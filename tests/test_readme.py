@@ -10,9 +10,11 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,7 +26,7 @@ SHELL = [line for _, lang, block in BLOCKS if lang == "sh" for line in block.str
 def test_every_block_is_run() -> None:
     kinds = {(how, language) for how, language, _ in BLOCKS}
     assert kinds == {("run", "python"), ("checkpointer.py", "python"), ("", "sh")}
-    assert len(SHELL) == 5
+    assert len(SHELL) == 8
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=range(len(PYTHON)))
@@ -83,7 +85,7 @@ def test_the_second_command_is_what_ci_runs() -> None:
     assert SHELL[2] in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("line", SHELL[3:])
+@pytest.mark.parametrize("line", SHELL[3:5])
 def test_the_commands_for_own_conversations(line: str, tmp_path: Path) -> None:
     words = shlex.split(line, comments=True)
     assert words[0] == ".venv/bin/reducing-saver"
@@ -92,3 +94,17 @@ def test_the_commands_for_own_conversations(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "reducing_saver", *words[1:]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
+
+
+def test_the_commands_for_stored_threads(make_database: Callable[[], str], tmp_path: Path) -> None:
+    dsn = make_database()
+    with PostgresSaver.from_conn_string(dsn) as saver:
+        saver.setup()
+    for line in SHELL[5:]:
+        words = shlex.split(line, comments=True)
+        assert words[0] == "reducing-saver"
+        words = [dsn if word == "postgresql://user@host/db" else word for word in words]
+        command = [sys.executable, "-m", "reducing_saver", *words[1:]]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stderr
+    assert "</html>" in (tmp_path / "report.html").read_text(encoding="utf-8")
