@@ -48,6 +48,7 @@ LAYERS = [
     "_select",
     "_reduction",
     "_arguments",
+    "_ahead",
     "_roll",
     "_notices",
     "_delivery",

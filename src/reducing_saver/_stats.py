@@ -89,7 +89,7 @@ class Counts:
                 else replace(s, delivered=s.delivered + 1)
             )
 
-    def add_summary(self, seconds: float, calls: int | None) -> None:
+    def add_summary(self, channel: str, seconds: float, calls: int | None) -> None:
         """Add a summary that was made in so many calls, or that failed where calls is None."""
         with self._lock:
             s = self._stats
