@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from contextvars import Context
 from typing import NamedTuple
 
+from ._counts import Counts
 from ._segment import entry_key
-from ._stats import Counts
 from ._summary import Summarised, Summary
 from .engine.messages import Message, identifier
 

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ._errors import ConfigurationError
@@ -57,6 +58,15 @@ def tell(hook: Hook, eviction: Eviction) -> None:
     result = hook(eviction)
     if inspect.isawaitable(result):
         _on_own_loop(result)
+
+
+def name_of(hook: Hook) -> str:
+    """Return what a hook is called in logs and statistics: never what it was built with."""
+    told = hook.hook if isinstance(hook, Background) else hook
+    while isinstance(told, partial):
+        told = told.func
+    name = getattr(told, "__qualname__", None)
+    return name if isinstance(name, str) else type(told).__qualname__
 
 
 async def atell(hook: Hook, eviction: Eviction) -> None:
@@ -184,11 +194,21 @@ def messages_hook(hook: Callable[[list[Any], tuple[str, ...]], Any]) -> Hook:
     """Adapt a hook of the older form `(messages, namespace)`."""
     if inspect.iscoroutinefunction(hook):
 
-        async def adapted(eviction: Eviction) -> None:
+        async def aadapted(eviction: Eviction) -> None:
             await hook(list(eviction.messages), eviction.memory_namespace)
 
-        return adapted
-    return lambda eviction: hook(list(eviction.messages), eviction.memory_namespace)
+        return _named(aadapted, hook)
+
+    def adapted(eviction: Eviction) -> Any:
+        return hook(list(eviction.messages), eviction.memory_namespace)
+
+    return _named(adapted, hook)
+
+
+def _named(adapted: Hook, hook: Callable[..., Any]) -> Hook:
+    """Give an adapted hook the name of the one it calls."""
+    adapted.__qualname__ = getattr(hook, "__qualname__", type(hook).__qualname__)
+    return adapted
 
 
 class RememberFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -268,7 +269,7 @@ def settle(proposal: Proposal, setting: Setting) -> Reduction:
         checkpoint=checkpoint,
         metadata=record.written(result.metadata) if record else result.metadata,
         trace=_trace(offer, setting, evicted, record, proposal.steps, when, result.checkpoint),
-        done={step.name: _count(step) for step in proposal.steps},
+        done={step.name: _count(step, setting.window) for step in proposal.steps},
         plans={s.name: s.plan for s in proposal.steps if s.plan and s.plan.changes},
         leaves=tuple(leaves),
         used=tuple(step.used for step in proposal.steps if step.used is not None),
@@ -493,9 +494,9 @@ def lacks(messages: list[Message], held: frozenset[str]) -> bool:
     return not (held <= ids(tail) or held <= ids(messages))
 
 
-def _count(step: Step) -> ChannelStats:
+def _count(step: Step, window: Window) -> ChannelStats:
     gone = len(step.plan.leaving) if step.plan else 0
-    return ChannelStats(
+    done = ChannelStats(
         puts=1,
         reductions=int(gone > 0),
         evicted=gone,
@@ -505,4 +506,18 @@ def _count(step: Step) -> ChannelStats:
         stored=len(_staying(step)),
         stuck=int(step.plan.stuck) if step.plan else 0,
         unmoved=int(step.unmoved),
+    )
+    return _sized(done, step, window) if gone else done
+
+
+def _sized(done: ChannelStats, step: Step, window: Window) -> ChannelStats:
+    """Add how large the list was and is; the window remembers what it has counted."""
+    tokens, weights = window.sizes("tokens").of, window.sizes("bytes").of
+    before, after = step.left, _staying(step)
+    with contextlib.suppress(Exception):  # a counter of the user's, which no mark may need
+        done = done._replace(
+            tokens_before=sum(map(tokens, before)), tokens_after=sum(map(tokens, after))
+        )
+    return done._replace(
+        bytes_before=sum(map(weights, before)), bytes_after=sum(map(weights, after))
     )

@@ -10,9 +10,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ._ahead import Ahead, Job, Line
 from ._archive import Archive, Entry
+from ._counts import Counts
 from ._reduction import Offer, Proposal, Step, evicting
 from ._segment import Segment
-from ._stats import Counts
 from ._summary import Coverage, Summarised, Summary
 from ._summary_message import carried, newest_summary, summary_id
 from .engine import Message, When, Window

@@ -31,6 +31,7 @@ from ._arguments import (
 )
 from ._channel import Place, at_rest, read
 from ._copies import bound_writes, repeats
+from ._counts import Counts
 from ._delivery import Delivery, newest_segment, pack
 from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
@@ -57,7 +58,7 @@ from ._pending import clean, concerns, new_among, readmitted
 from ._reduction import Offer, Reduction, Setting, carried, propose, settle
 from ._roll import Roll, asummarise, patience, summarise
 from ._segment import Leave
-from ._stats import ChannelStats, Counts, Stats
+from ._stats import ChannelStats, Stats
 from ._summary import Summary
 from ._transcript import atranscript, transcript
 from .engine import Window

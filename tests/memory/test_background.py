@@ -36,7 +36,7 @@ from memory.test_memory import Noting, Ordered
 
 from reducing_saver import ConfigurationError, ReducingSaver, StoreArchive, Summary, Window
 from reducing_saver._ahead import MOST_FORKS, MOST_LINES, MOST_WAITING, Ahead, Line
-from reducing_saver._stats import Counts
+from reducing_saver._counts import Counts
 from reducing_saver.engine import problems
 
 WINDOW = Window(("messages", 4), ("messages", 10), ("messages", 20))

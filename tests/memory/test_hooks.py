@@ -226,7 +226,7 @@ def test_a_hook_that_raises_is_called_again_on_the_next_put(
     assert told.ids == evicted(house, config)
     assert Counter(told.ids).most_common(1)[0][1] == 1
     assert saver.stats().delivery_failures == 1
-    failed = [r.getMessage() for r in caplog.records if "hook failed" in r.getMessage()]
+    failed = [r.getMessage() for r in caplog.records if "failed on segment" in r.getMessage()]
     assert len(failed) == 1
     assert "ConnectionError" in failed[0]
     assert "secret" not in caplog.text
