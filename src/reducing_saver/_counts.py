@@ -16,6 +16,8 @@ class Counts:
     def __init__(self, metrics: Metrics | None = None) -> None:
         self._lock = threading.Lock()
         self._stats = Stats()
+        self._channels: dict[str, ChannelStats] = {}
+        self._last_put: Mapping[str, ChannelStats] = {}
         self._metrics = metrics or find_metrics()
 
     def add(self, put: Mapping[str, ChannelStats]) -> None:
@@ -23,10 +25,10 @@ class Counts:
         if not put:
             return
         with self._lock:
-            channels = dict(self._stats.channels)
             for name, stats in put.items():
-                channels[name] = channels.get(name, ChannelStats()).plus(stats)
-            self._stats = replace(self._stats, channels=channels, last_put=put)
+                known = self._channels.get(name)
+                self._channels[name] = known.plus(stats) if known else stats
+            self._last_put = put
         if self._metrics is not None:
             self._metrics.add(put)
 
@@ -85,4 +87,5 @@ class Counts:
 
     def read(self) -> Stats:
         """Return the totals so far."""
-        return self._stats
+        with self._lock:
+            return replace(self._stats, channels={**self._channels}, last_put=self._last_put)

@@ -243,7 +243,9 @@ class Delivery:
         named: list[Segment] = []
         for segment in archive.undelivered(thread):
             found = load(_config(segment)) or load(_config(segment, head=True))
-            line = archive.chain(thread, newest_segment(found, segment.channel))
+            newest = newest_segment(found, segment.channel)
+            # Mostly it is the newest of the checkpoint that let it go.
+            line = [segment] if newest == segment.id else archive.chain(thread, newest)
             named += [segment] if segment.id in {s.id for s in line} else []
         return named
 
@@ -253,7 +255,9 @@ class Delivery:
         named: list[Segment] = []
         for segment in await archive.aundelivered(thread):
             found = await load(_config(segment)) or await load(_config(segment, head=True))
-            line = await archive.achain(thread, newest_segment(found, segment.channel))
+            newest = newest_segment(found, segment.channel)
+            # Mostly it is the newest of the checkpoint that let it go.
+            line = [segment] if newest == segment.id else await archive.achain(thread, newest)
             named += [segment] if segment.id in {s.id for s in line} else []
         return named
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ._errors import ConfigurationError
 from ._segment import Why
-from ._stores import loop_beside, run_on
+from ._stores import loop_beside, run_on, runs_on_loop
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -153,8 +153,14 @@ class Background:
     def close(self) -> None:
         """Wait for what is pending, and stop.
 
-        Not within a coroutine where the store is async: its loop could not write meanwhile.
+        Raises `RuntimeError` on an event loop: what is pending may need that loop to end, an async
+        store for one. There `await saver.aclose()`.
         """
+        if runs_on_loop():
+            raise RuntimeError(
+                "close() would wait on the event loop that its hooks may need: "
+                "await saver.aclose(), or asyncio.to_thread(background.close)"
+            )
         with self._lock:
             self._closed = True
             threads, self._threads = self._threads, []

@@ -469,12 +469,17 @@ def _trace(
         elsewhere=offer.parent.elsewhere,
         held=held,
         summaries={s.name: tuple(summaries(_staying(s))) for s in steps} if setting.room else {},
-        told={**offer.parent.told, **{step.name: step.told for step in steps if step.told}},
+        told=_told(offer, steps),
         owed=record.owed,
         waits={step.name: step.waits for step in steps if step.waits},
         interrupts_seen=interrupts_seen(stored),
         resumed=when is not When.REST and offer.resumed() and not stores_a_list,
     )
+
+
+def _told(offer: Offer, steps: Sequence[Step]) -> Mapping[str, tuple[Message, ...]]:
+    told = {step.name: step.told for step in steps if step.told}
+    return {**offer.parent.told, **told} if told else offer.parent.told
 
 
 def versions_of(checkpoint: Checkpoint, places: Mapping[str, Place]) -> dict[str, object]:

@@ -375,7 +375,8 @@ class ReducingSaver(ForwardingSaver):
     def close(self) -> None:
         """Wait for hooks in the background, and stop them; the saver inside stays open.
 
-        Summaries in the background are given up: what they would replace is still stored.
+        Summaries in the background are given up: what they would replace is still stored. Raises
+        `RuntimeError` on an event loop where a hook is in the background: there `await aclose()`.
         """
         if self._ahead is not None:
             self._ahead.close()
