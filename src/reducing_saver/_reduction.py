@@ -406,7 +406,8 @@ def _leave(
 ) -> Leave:
     previous = segments.get(step.name)
     told = _once(messages, [p for p in positions if not is_summary(messages[p])])
-    spans = cut_spans(messages, told, previous)
+    unnamed = frozenset(positions).difference(told)
+    spans = cut_spans(messages, positions, previous, unnamed=unnamed)
     segment = Segment(
         segment_id(offer.thread, offer.namespace, step.name, previous, spans),
         previous,
