@@ -21,13 +21,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, interrupt
 from memory.houses import (
     House,
+    State,
     Told,
     ask,
     covered,
     ids,
+    said,
     summaries,
     talk,
     thread_config,
@@ -432,7 +436,9 @@ CHILD = """
 import asyncio, sys, threading
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, interrupt
 from memory.houses import ask, talk, thread_config
 from reducing_saver import ReducingSaver, StoreArchive, Summary, Window
 
@@ -731,3 +737,29 @@ def test_messages_are_let_go_when_the_summary_is_made(gate: Gate) -> None:
     assert job.places(_said(1), HumanMessage("summary", id="s")) == []
     ahead.drop([job])
     assert ahead.made(line) == []
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
+def test_a_chat_that_never_rests_uses_it_after_a_resume(house: House, gate: Gate) -> None:
+    def hear(state: State) -> dict[str, Any]:
+        number = len(state["log"])
+        answer = interrupt("and now?")
+        return said(HumanMessage(answer, id=f"h{number}"), AIMessage("yes", id=f"a{number}"))
+
+    builder = StateGraph(State)
+    builder.add_node("hear", hear)
+    builder.add_edge(START, "hear")
+    builder.add_edge("hear", "hear")
+    saver = house.saver(WINDOW, summary=gate.summary())
+    graph, config = builder.compile(checkpointer=saver), thread_config()
+    house.door.invoke(graph, {"messages": [], "log": []}, config)
+    for i in range(20):
+        house.door.invoke(graph, Command(resume=f"answer {i}"), config)
+        settled(saver, gate)
+        state = house.door.get_state(graph, config)
+        assert state.next == ("hear",)
+        assert len(state.values["messages"]) <= 14
+        whole(house, config)
+    assert saver.stats().total.reductions >= 3
+    assert len(gate.calls) - saver.stats().total.reductions in (0, 1)
+    assert ids(house.transcript(saver, config)) == house.state(config)["log"]
