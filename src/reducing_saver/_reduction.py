@@ -21,6 +21,7 @@ from .engine import Measure, Plan, When, Window, apply, plan, split
 from .engine.apply import with_summary
 from .engine.messages import Message, identifier, is_summary, summaries
 from .engine.plan import plan_leaving
+from .engine.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,12 +519,22 @@ def _count(step: Step, window: Window) -> ChannelStats:
 
 def _sized(done: ChannelStats, step: Step, window: Window) -> ChannelStats:
     """Add how large the list was and is; the window remembers what it has counted."""
-    tokens, weights = window.sizes("tokens").of, window.sizes("bytes").of
-    before, after = step.left, _staying(step)
+    before, after = _sizes(step, window.sizes("bytes"))
+    done = done._replace(bytes_before=before, bytes_after=after)
     with contextlib.suppress(Exception):  # a counter of the user's, which no mark may need
-        done = done._replace(
-            tokens_before=sum(map(tokens, before)), tokens_after=sum(map(tokens, after))
-        )
-    return done._replace(
-        bytes_before=sum(map(weights, before)), bytes_after=sum(map(weights, after))
-    )
+        before, after = _sizes(step, window.sizes("tokens"))
+        return done._replace(tokens_before=before, tokens_after=after)
+    return done
+
+
+def _sizes(step: Step, sizes: Sizes) -> tuple[int, int]:
+    plan = step.plan
+    if plan is None:
+        return 0, 0
+    gone = sum(map(sizes.once, plan.leaving))
+    stay = [(message, sizes.of(message)) for message in plan.staying]
+    left = sum(size for _, size in stay)
+    if not step.summary:
+        return gone + left, left
+    replaced = sum(size for message, size in stay if is_summary(message))
+    return gone + left, left - replaced + sum(map(sizes.of, step.summary))
