@@ -23,6 +23,9 @@ from .engine.messages import Message, identifier, is_summary, summaries
 from .engine.plan import plan_leaving
 from .engine.sizes import Sizes
 
+# Where more leave at once, their size is estimated from so many: old threads have thousands.
+_MOST_COUNTED = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -531,10 +534,17 @@ def _sizes(step: Step, sizes: Sizes) -> tuple[int, int]:
     plan = step.plan
     if plan is None:
         return 0, 0
-    gone = sum(map(sizes.once, plan.leaving))
+    gone = _total(plan.leaving, sizes)
     stay = [(message, sizes.of(message)) for message in plan.staying]
     left = sum(size for _, size in stay)
     if not step.summary:
         return gone + left, left
     replaced = sum(size for message, size in stay if is_summary(message))
     return gone + left, left - replaced + sum(map(sizes.of, step.summary))
+
+
+def _total(leaving: Sequence[Message], sizes: Sizes) -> int:
+    """Return the size of what leaves; where that is much at once, as large as a part of it is."""
+    every = 1 + len(leaving) // (_MOST_COUNTED + 1)
+    counted = leaving[::every]
+    return sum(map(sizes.once, counted)) * len(leaving) // len(counted)

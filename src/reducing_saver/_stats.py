@@ -22,7 +22,8 @@ class ChannelStats(NamedTuple):
     - `tokens_before`, `tokens_after`, `bytes_before`, `bytes_after`: how large lists were before
       and after something left them. Counted in those puts only, so that the others cost nothing:
       the list less what had left before, and what is stored, with its summary. Tokens are the
-      window's, bytes those of the messages' fields. With `shadow=True` as it would be.
+      window's, bytes those of the messages' fields; where more than 128 messages leave at once,
+      estimated from so many of them. With `shadow=True` as it would be.
     - `stuck`: puts in which the current turn or pins alone were larger than a mark.
     - `unmoved`: puts at rest that could not be reduced, since the saver counts no version on.
     - `failures`: puts in which reducing failed, and the list was stored as it was.

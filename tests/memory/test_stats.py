@@ -92,6 +92,22 @@ def test_no_message_is_counted_twice(house: House) -> None:
 
 
 @pytest.mark.parametrize("house", MEMORY, indirect=True)
+def test_of_thousands_that_leave_at_once_some_are_counted(house: House) -> None:
+    counted: list[Any] = []
+    window = Window(("messages", 4), token_counter=lambda m: counted.append(m) or 7)
+    saver = house.saver(window)
+    old = [HumanMessage(f"question {i}", id=f"old{i}") for i in range(2_000)]
+    counted.clear()
+    house.door.invoke(
+        talk().compile(checkpointer=saver), said(*old, *ask("a")["messages"]), thread_config()
+    )
+    total = saver.stats().total
+    assert total.evicted >= 1_996
+    assert total.tokens_before == 7 * 2_001
+    assert len(counted) <= 128 + 12
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
 def test_a_counter_that_fails_hurts_nothing(house: House) -> None:
     broken: list[bool] = []
 
