@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -35,7 +36,12 @@ _KINDS = ("pending", "told", "segments", "messages")
 # A batch is one statement, of which Postgres allows 65,535 parameters and SQLite 32,766.
 _BATCH = 1_000
 
-_PLAIN = re.compile("[^a-z0-9-]")
+# Below, a line is read segment by segment: most are short, and some stores scan where they search.
+_ONE_BY_ONE = 16
+
+_LABEL = re.compile("[^a-z0-9-]")
+# As JSON writes them; a whole character of two halves is taken too, which does no harm.
+_REFUSED = re.compile(r"\\u(0000|d[89a-f])")
 _MARK = "~"
 # Postgres indexes what is shorter than about 2,700 bytes; the label of a longer id is a digest.
 _DIGEST = "~~"
@@ -167,7 +173,7 @@ class StoreArchive:
     def checkpoints(self, thread: str) -> list[str]:
         """Return the ids of the checkpoints that archived something of a thread."""
         items = self._run(_all(place_of(thread, "segments")))
-        return [item.value["checkpoint"] for item in items]
+        return [_plain(item.value)["checkpoint"] for item in items]
 
     def waiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
@@ -278,9 +284,10 @@ def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> Steps[No
     thread = segment.thread
     place = place_of(thread, "messages")
     yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
-    last = [PutOp(place_of(thread, "segments"), segment.id, segment.as_dict(), False)]
+    last = [PutOp(place_of(thread, "segments"), segment.id, _coded(segment.as_dict()), False)]
     if tell:
-        last.append(PutOp(place_of(thread, "pending"), segment.id, {"thread": thread}, False))
+        value = _coded({"thread": thread})
+        last.append(PutOp(place_of(thread, "pending"), segment.id, value, False))
     yield last
 
 
@@ -297,11 +304,11 @@ def rows_of(parcels: Iterable[Parcel]) -> Iterator[tuple[tuple[str, ...], str, d
         for entry in entries:
             yield place, entry.key, _value(entry)[0]
     for segment, _ in segments:
-        yield place_of(segment.thread, "segments"), segment.id, segment.as_dict()
+        yield place_of(segment.thread, "segments"), segment.id, _coded(segment.as_dict())
     for segment, tell in segments:
         if tell:
             place = place_of(segment.thread, "pending")
-            yield place, segment.id, {"thread": segment.thread}
+            yield place, segment.id, _coded({"thread": segment.thread})
 
 
 def _waiting() -> Steps[list[str]]:
@@ -321,7 +328,7 @@ def _threads() -> Steps[list[str]]:
             threads.append(_unquoted(place[1]))
             continue
         items = yield from _all(place)
-        threads += [item.value["thread"] for item in items[:1]]
+        threads += [_plain(item.value)["thread"] for item in items[:1]]
     return threads
 
 
@@ -342,20 +349,28 @@ def _named(label: str) -> Steps[list[str]]:
     if not label.startswith(_DIGEST):
         return [_unquoted(label)]
     items = yield from _all((_ROOT, label, "pending"))
-    return [item.value["thread"] for item in items[:1]]
+    return [_plain(item.value)["thread"] for item in items[:1]]
 
 
 def _chain(thread: str, newest: str | None) -> Steps[list[Segment]]:
+    """Walk a line: its newest segments one by one, and where it is longer, all of the thread."""
     found: list[Segment] = []
-    while newest and (one := (yield from _segments(thread, [newest]))):
+    while newest and len(found) < _ONE_BY_ONE and (one := (yield from _segments(thread, [newest]))):
         found += one
         newest = one[0].previous
+    if not newest or len(found) < _ONE_BY_ONE:
+        return found
+    items = yield from _all(place_of(thread, "segments"))
+    values = {item.key: item.value for item in items}
+    while newest and newest in values:
+        found.append(Segment.from_dict(_plain(values[newest])))
+        newest = found[-1].previous
     return found
 
 
 def _segments(thread: str, keys: Sequence[str]) -> Steps[list[Segment]]:
     items = yield from _get(place_of(thread, "segments"), keys)
-    return [Segment.from_dict(item.value) for item in items]
+    return [Segment.from_dict(_plain(item.value)) for item in items]
 
 
 def _exist(thread: str, keys: Sequence[str]) -> Steps[set[str]]:
@@ -399,7 +414,7 @@ def _erasing(thread: str) -> Steps[None]:
 def _copying(source: str, target: str) -> Steps[None]:
     """Copy the messages first, and what points to them last."""
     items = yield from _all(place_of(source, "segments"))
-    segments = [Segment.from_dict(item.value) for item in items]
+    segments = [Segment.from_dict(_plain(item.value)) for item in items]
     keys = [key for one in segments for key in (*one.keys, one.summary_key)]
     for start in range(0, len(keys), _BATCH):
         entries = yield from _read(source, keys[start : start + _BATCH])
@@ -416,13 +431,13 @@ def _copying(source: str, target: str) -> Steps[None]:
 
 def _copied(value: dict[str, Any], kind: str, source: str, target: str) -> dict[str, Any]:
     if kind == "pending":
-        return {"thread": target}
+        return _coded({"thread": target})
     if kind != "segments":
         return value
-    segment = replace(Segment.from_dict(value), thread=target)
+    segment = replace(Segment.from_dict(_plain(value)), thread=target)
     if segment.memory_namespace == ("memories", source):  # made of the thread, as nobody named one
         segment = replace(segment, memory_namespace=("memories", target))
-    return segment.as_dict()
+    return _coded(segment.as_dict())
 
 
 def _all(place: tuple[str, ...]) -> Steps[list[SearchItem]]:
@@ -468,6 +483,21 @@ def _entry(item: Item) -> Entry:
     return Entry(item.key, value["kind"], b64decode(value["data"]), value.get("text"))
 
 
+def _coded(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a value as databases take it: they refuse a NUL and half a character, as in names."""
+    text = json.dumps(value)
+    if not _REFUSED.search(text):
+        return value
+    return {"coded": b64encode(text.encode()).decode()}
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Return what `_coded` was given."""
+    coded = value.get("coded")
+    found: dict[str, Any] = value if coded is None else json.loads(b64decode(coded))
+    return found
+
+
 def _who(key: str) -> str:
     return key.partition(".")[0]
 
@@ -478,7 +508,7 @@ def place_of(thread: str, kind: str) -> tuple[str, ...]:
     A label must not be empty or have a dot; in a search some stores do not tell capitals from small
     letters, and take `_` and `%` for any characters.
     """
-    label = _PLAIN.sub(_quoted, thread) or _MARK
+    label = _LABEL.sub(_quoted, thread) or _MARK
     if len(label) > _LONGEST_LABEL:
         label = _DIGEST + blake2b(label.encode(), digest_size=24).hexdigest()
     return (_ROOT, label, kind)

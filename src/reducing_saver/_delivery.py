@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -15,10 +16,10 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ._archive import Archive, Entry
-from ._hooks import Background, Eviction, Hook, atell, tell
+from ._counts import Counts
+from ._hooks import Background, Eviction, Hook, atell, name_of, tell
 from ._record import Record
 from ._segment import Leave, Segment
-from ._stats import Counts
 
 logger = logging.getLogger("reducing_saver")
 
@@ -156,7 +157,7 @@ class Delivery:
             for leave in leaves:
                 self._hand_over(_parcel(leave))
             return
-        due = [*(leave.segment for leave in leaves), *self.ledger.retries(thread)]
+        due = [*(leave.segment for leave in leaves), *self._again(thread)]
         try:
             if not self.ledger.looked(thread):
                 due += self._named(thread, load)
@@ -174,7 +175,7 @@ class Delivery:
             for leave in leaves:
                 await self._ahand_over(_parcel(leave))
             return
-        due = [*(leave.segment for leave in leaves), *self.ledger.retries(thread)]
+        due = [*(leave.segment for leave in leaves), *self._again(thread)]
         try:
             if not self.ledger.looked(thread):
                 due += await self._anamed(thread, load)
@@ -186,7 +187,7 @@ class Delivery:
     def deliver(self, load: Load) -> None:
         """Deliver what waits of all threads."""
         for thread in self.archive.waiting() if self.archive and self.hooks else ():
-            due = self.ledger.retries(thread)
+            due = self._again(thread)
             try:
                 due += self._named(thread, load)
             except Exception as error:
@@ -196,12 +197,17 @@ class Delivery:
     async def adeliver(self, load: LoadAsync) -> None:
         """Deliver what waits of all threads."""
         for thread in await self.archive.awaiting() if self.archive and self.hooks else ():
-            due = self.ledger.retries(thread)
+            due = self._again(thread)
             try:
                 due += await self._anamed(thread, load)
             except Exception as error:
                 _log_failure(thread, error)
             await self._adeliver(due)
+
+    def _again(self, thread: str) -> list[Segment]:
+        again = self.ledger.retries(thread)
+        self._counts.add_retries(len(again))
+        return again
 
     def close(self) -> None:
         """Wait for the hooks in the background, and stop them."""
@@ -237,7 +243,9 @@ class Delivery:
         named: list[Segment] = []
         for segment in archive.undelivered(thread):
             found = load(_config(segment)) or load(_config(segment, head=True))
-            line = archive.chain(thread, newest_segment(found, segment.channel))
+            newest = newest_segment(found, segment.channel)
+            # Mostly it is the newest of the checkpoint that let it go.
+            line = [segment] if newest == segment.id else archive.chain(thread, newest)
             named += [segment] if segment.id in {s.id for s in line} else []
         return named
 
@@ -247,7 +255,9 @@ class Delivery:
         named: list[Segment] = []
         for segment in await archive.aundelivered(thread):
             found = await load(_config(segment)) or await load(_config(segment, head=True))
-            line = await archive.achain(thread, newest_segment(found, segment.channel))
+            newest = newest_segment(found, segment.channel)
+            # Mostly it is the newest of the checkpoint that let it go.
+            line = [segment] if newest == segment.id else await archive.achain(thread, newest)
             named += [segment] if segment.id in {s.id for s in line} else []
         return named
 
@@ -268,6 +278,7 @@ class Delivery:
                 tell(hook, eviction)
             except (Exception, asyncio.CancelledError) as error:
                 errors.append(error)
+                self._failed(hook, parcel, error)
         return self._settled(parcel, eviction, errors)
 
     async def _acall(self, parcel: Parcel) -> bool:
@@ -279,14 +290,13 @@ class Delivery:
                 await atell(hook, eviction)
             except Exception as error:
                 errors.append(error)
+                self._failed(hook, parcel, error)
         return self._settled(parcel, eviction, errors)
 
     def _plain(self) -> list[Hook]:
         return [hook for hook in self.hooks if not isinstance(hook, Background)]
 
     def _settled(self, parcel: Parcel, eviction: Eviction, errors: Sequence[BaseException]) -> bool:
-        for error in errors:
-            self._failed(parcel, error)
         background = [hook for hook in self.hooks if isinstance(hook, Background)]
         if errors or not background:
             self._counts.add_delivery(failed=bool(errors))
@@ -296,10 +306,12 @@ class Delivery:
         _Join(self, parcel, len(background)).submit(background, eviction)
         return False
 
-    def _failed(self, parcel: Parcel, error: BaseException) -> None:
+    def _failed(self, hook: Hook, parcel: Parcel, error: BaseException) -> None:
+        self._counts.add_hook_failure(name_of(hook))
         # The text of the error may quote a message.
         logger.warning(
-            "a hook failed on segment %s of thread %r and is called again later: %s",
+            "the hook %s failed on segment %s of thread %r and is called again later: %s",
+            name_of(hook),
             parcel.segment.id,
             parcel.segment.thread,
             type(error).__name__,
@@ -331,16 +343,17 @@ class _Join:
 
     def submit(self, hooks: Sequence[Background], eviction: Eviction) -> None:
         for hook in hooks:
-            if not hook.submit(eviction, self.done):
-                self.done(BufferError("too many evictions are pending"))
+            done = partial(self.done, hook)
+            if not hook.submit(eviction, done):
+                done(BufferError("too many evictions are pending"))
 
-    def done(self, error: BaseException | None) -> None:
+    def done(self, hook: Hook, error: BaseException | None) -> None:
         with self._lock:
             self._waiting -= 1
             self._failed = self._failed or error is not None
             last = self._waiting == 0
         if error is not None:
-            self._delivery._failed(self._parcel, error)
+            self._delivery._failed(hook, self._parcel, error)
         if last:
             self._delivery._counts.add_delivery(failed=self._failed)
             if self._failed:

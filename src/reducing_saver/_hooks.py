@@ -12,11 +12,12 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ._errors import ConfigurationError
 from ._segment import Why
-from ._stores import loop_beside, run_on
+from ._stores import loop_beside, run_on, runs_on_loop
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -57,6 +58,15 @@ def tell(hook: Hook, eviction: Eviction) -> None:
     result = hook(eviction)
     if inspect.isawaitable(result):
         _on_own_loop(result)
+
+
+def name_of(hook: Hook) -> str:
+    """Return what a hook is called in logs and statistics: never what it was built with."""
+    told = hook.hook if isinstance(hook, Background) else hook
+    while isinstance(told, partial):
+        told = told.func
+    name = getattr(told, "__qualname__", None)
+    return name if isinstance(name, str) else type(told).__qualname__
 
 
 async def atell(hook: Hook, eviction: Eviction) -> None:
@@ -143,8 +153,14 @@ class Background:
     def close(self) -> None:
         """Wait for what is pending, and stop.
 
-        Not within a coroutine where the store is async: its loop could not write meanwhile.
+        Raises `RuntimeError` on an event loop: what is pending may need that loop to end, an async
+        store for one. There `await saver.aclose()`.
         """
+        if runs_on_loop():
+            raise RuntimeError(
+                "close() would wait on the event loop that its hooks may need: "
+                "await saver.aclose(), or asyncio.to_thread(background.close)"
+            )
         with self._lock:
             self._closed = True
             threads, self._threads = self._threads, []
@@ -184,11 +200,21 @@ def messages_hook(hook: Callable[[list[Any], tuple[str, ...]], Any]) -> Hook:
     """Adapt a hook of the older form `(messages, namespace)`."""
     if inspect.iscoroutinefunction(hook):
 
-        async def adapted(eviction: Eviction) -> None:
+        async def aadapted(eviction: Eviction) -> None:
             await hook(list(eviction.messages), eviction.memory_namespace)
 
-        return adapted
-    return lambda eviction: hook(list(eviction.messages), eviction.memory_namespace)
+        return _named(aadapted, hook)
+
+    def adapted(eviction: Eviction) -> Any:
+        return hook(list(eviction.messages), eviction.memory_namespace)
+
+    return _named(adapted, hook)
+
+
+def _named(adapted: Hook, hook: Callable[..., Any]) -> Hook:
+    """Give an adapted hook the name of the one it calls."""
+    adapted.__qualname__ = getattr(hook, "__qualname__", type(hook).__qualname__)
+    return adapted
 
 
 class RememberFacts:

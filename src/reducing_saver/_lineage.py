@@ -146,6 +146,9 @@ class Trace:
     - `held`: the ids of the messages stored in it, by channel, to see what a graph removes.
     - `summaries`: the messages of the line's summary, by channel, which the run that made it does
       not have in its list.
+    - `told`: the messages of the summary that hooks were told last, by channel, where this process
+      knows it.
+    - `owed`: the ids of checkpoints that hold what the graph removed and no archive has taken yet.
     - `waits`: by channel, how long a list has to be before a failed eviction is tried again.
     - `interrupts_seen` tells a resumed run from one that goes on (None: there is no checkpoint);
       `resumed` means that the run was resumed and no list has been stored since.
@@ -161,6 +164,8 @@ class Trace:
     elsewhere: bool = False
     held: Mapping[str, frozenset[str]] = field(default_factory=dict)
     summaries: Mapping[str, tuple[Message, ...]] = field(default_factory=dict)
+    told: Mapping[str, tuple[Message, ...]] = field(default_factory=dict)
+    owed: tuple[str, ...] = ()
     waits: Mapping[str, int] = field(default_factory=dict)
     interrupts_seen: int | None = None
     resumed: bool = False

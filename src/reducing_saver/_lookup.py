@@ -14,7 +14,7 @@ from ._channel import interrupts_seen, read, state_of
 from ._delta import Reducer, fold, needs_folding, snapshotted
 from ._lineage import CheckpointKey, Lineage, Trace
 from ._record import Record, digests
-from ._reduction import Reduction, Setting, ids, lacks, versions_of
+from ._reduction import Reduction, Setting, Stored, ids, lacks, versions_of
 from ._segment import entry_key
 from .engine.messages import Message, identifier
 
@@ -56,6 +56,7 @@ def traced(found: CheckpointTuple | None, setting: Setting) -> Trace:
         recorded=own,
         back={n: digests(m) for n, m in lists.items()} if record.before else {},
         segments=record.segments,
+        owed=record.owed,
         versions=versions_of(found.checkpoint, setting.places),
         state=state_of(found.checkpoint),
         elsewhere=bool(record.segments),
@@ -73,7 +74,7 @@ def find_trace(lineage: Lineage, load: Load, config: RunnableConfig, setting: Se
     known = lineage.find(key)
     trace = traced(load(config), setting) if known is None else known
     while trace.unread:
-        trace = trace.reading(_record(load(_at(config, trace.unread))))
+        trace = trace.reading(_record(load(at(config, trace.unread))))
     if trace is not known:
         lineage.remember(key, trace)
     return trace
@@ -89,7 +90,7 @@ async def afind_trace(
     known = lineage.find(key)
     trace = traced(await load(config), setting) if known is None else known
     while trace.unread:
-        trace = trace.reading(_record(await load(_at(config, trace.unread))))
+        trace = trace.reading(_record(await load(at(config, trace.unread))))
     if trace is not known:
         lineage.remember(key, trace)
     return trace
@@ -153,7 +154,8 @@ def _record(found: CheckpointTuple | None) -> Record:
     return Record.read(found.metadata) if found else Record()
 
 
-def _at(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
+def at(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
+    """Return the config of another checkpoint of the same thread and namespace."""
     return {**config, "configurable": {**config["configurable"], "checkpoint_id": checkpoint_id}}
 
 
@@ -201,6 +203,12 @@ def misses(offered: Reduction, parent: Trace, setting: Setting) -> bool:
         if isinstance(messages, list) and lacks(messages, held):
             return True
     return False
+
+
+def stored_before(found: Sequence[CheckpointTuple | None], setting: Setting) -> tuple[Stored, ...]:
+    """Return the lists of the checkpoints that are still there."""
+    there = [one for one in found if one is not None]
+    return tuple(Stored(one.checkpoint["id"], lists_of(one, setting)) for one in there)
 
 
 def lists_of(found: CheckpointTuple | None, setting: Setting) -> dict[str, list[Message]]:

@@ -88,7 +88,7 @@ class Notices:
             self._once(_ELSEWHERE, [*channels], where(config), others)
 
     def _marks(self, step: Reduction, name: str, plan: Plan, place: str) -> None:
-        if plan.when is When.RUN:
+        if plan.when is When.RUN and plan.passed:
             arrived = step.metadata.get("source") == "input"
             text = _ALREADY_ABOVE if arrived else _ABOVE_CAP
             self._once(text, name, place, tuple(plan.window.cap))

@@ -27,16 +27,18 @@ class Record:
     `before` is the id of an earlier checkpoint of the same thread and namespace. `segments` are
     the ids of the newest archived segments of the checkpoint's line, by channel. `ancestor` is the
     nearest checkpoint before this one that was kept when the ones between them were deleted: so a
-    checkpoint that was gone on from is not taken for the end of a branch.
+    checkpoint that was gone on from is not taken for the end of a branch. `owed` are the ids of
+    checkpoints that hold messages which the graph has removed and no archive has taken yet.
     """
 
     evicted: Mapping[str, frozenset[str]] = field(default_factory=dict)
     before: str | None = None
     segments: Mapping[str, str] = field(default_factory=dict)
     ancestor: str | None = None
+    owed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.evicted or self.before or self.segments or self.ancestor)
+        return bool(self.evicted or self.before or self.segments or self.ancestor or self.owed)
 
     def written(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
         """Return the metadata with this record in it."""
@@ -49,6 +51,8 @@ class Record:
             held["segments"] = dict(self.segments)
         if self.ancestor:
             held["ancestor"] = self.ancestor
+        if self.owed:
+            held["owed"] = [*self.owed]
         return cast(CheckpointMetadata, {**metadata, KEY: held})
 
     @classmethod
@@ -59,8 +63,8 @@ class Record:
             return cls()
         evicted = held.get("evicted") or {}
         digests = {name: frozenset(names) for name, names in evicted.items()}
-        segments = held.get("segments") or {}
-        return cls(digests, held.get("before"), segments, held.get("ancestor"))
+        segments, owed = held.get("segments") or {}, tuple(held.get("owed") or ())
+        return cls(digests, held.get("before"), segments, held.get("ancestor"), owed)
 
 
 def digest(name: str) -> str:

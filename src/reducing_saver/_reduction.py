@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,11 @@ from ._summary_message import is_older, newest_summary
 from .engine import Measure, Plan, When, Window, apply, plan, split
 from .engine.apply import with_summary
 from .engine.messages import Message, identifier, is_summary, summaries
+from .engine.plan import plan_leaving
+from .engine.sizes import Sizes
+
+# Where more leave at once, their size is estimated from so many: old threads have thousands.
+_MOST_COUNTED = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +57,21 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """Hold the lists of a stored checkpoint, by channel."""
+
+    checkpoint: str
+    lists: Mapping[str, list[Message]]
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """Hold what `put` was given, and what is known of the parent checkpoint.
 
     `folded` are the lists of delta channels, which a checkpoint does not carry; `readmitted` is
-    what the writes that made this checkpoint keep on purpose; `stored_before` are lists of the
-    parent that hold messages the graph has removed since; `archived` are ids that this line has
-    evicted in another process.
+    what the writes that made this checkpoint keep on purpose; `stored_before` are lists that hold
+    messages the graph has removed since, of the parent and of checkpoints before it; `archived`
+    are ids that this line has evicted in another process.
     """
 
     checkpoint: Checkpoint
@@ -68,7 +82,7 @@ class Offer:
     next_version: Callable[[Any, None], Any]
     folded: Mapping[str, list[Message]] = field(default_factory=dict)
     readmitted: Mapping[str, frozenset[str | int]] = field(default_factory=dict)
-    stored_before: Mapping[str, list[Message]] = field(default_factory=dict)
+    stored_before: Sequence[Stored] = ()
     archived: Mapping[str, frozenset[str]] = field(default_factory=dict)
     thread: str = ""
     memory_namespace: tuple[str, ...] = ()
@@ -101,6 +115,7 @@ class Offer:
 class Removed:
     """Hold what the graph itself removed, and the stored list it was removed from."""
 
+    checkpoint: str
     stored: list[Message]
     positions: tuple[int, ...]
 
@@ -109,9 +124,11 @@ class Removed:
 class Step:
     """Hold what is to be done with one list: what was offered, what had left before, the plan.
 
-    `summary` takes the place of the one in the list; `waits` is how long the list has to be before
-    an eviction that failed is tried again. `version` is the one the list is moved to where nobody
-    wrote it; `unmoved` that none could be made.
+    `summary` takes the place of the one in the list, `told` is one that only hooks are told, and
+    `used` what was made of it off the path; `waits` is how long the list has to be before an
+    eviction that failed is tried again. `version` is the one the list is moved to where nobody
+    wrote it; `unmoved` that none could be made. `owed` are the checkpoints that still store what
+    the graph removed and the archive has not taken.
     """
 
     name: str
@@ -122,9 +139,12 @@ class Step:
     plan: Plan | None = None
     version: str | int | float | None = None
     unmoved: bool = False
-    removed: Removed | None = None
+    removed: tuple[Removed, ...] = ()
+    owed: tuple[str, ...] = ()
     summary: tuple[Message, ...] = ()
     summary_text: str | None = None
+    told: tuple[Message, ...] = ()
+    used: object | None = None
     waits: int = 0
 
     @property
@@ -137,10 +157,16 @@ class Step:
         leaving = self.plan.leaving if self.plan else ()
         return [message for message in leaving if not is_summary(message)]
 
-    def held_back(self, patience: int) -> Step:
+    def kept_back(self, patience: int = 0) -> Step:
         """Return this step with nothing evicted, until the list is that much longer or at rest."""
-        waits = len(self.left) + patience if self.evicts else self.waits
-        return replace(self, plan=None, version=None, removed=None, summary=(), waits=waits)
+        waits = len(self.left) + patience if self.evicts and patience else self.waits
+        kept = replace(self, plan=None, version=None, waits=waits)
+        return replace(kept, summary=(), summary_text=None, told=(), used=None)
+
+    def held_back(self, patience: int) -> Step:
+        """Return this step with nothing evicted and nothing archived."""
+        owed = tuple(removed.checkpoint for removed in self.removed)
+        return replace(self.kept_back(patience), removed=(), owed=owed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +178,7 @@ class Proposal:
     steps: tuple[Step, ...]
 
     def held_back(self, patience: int) -> Proposal:
-        """Return a proposal that evicts nothing."""
+        """Return a proposal that evicts and archives nothing."""
         return replace(self, steps=tuple(step.held_back(patience) for step in self.steps))
 
 
@@ -167,6 +193,7 @@ class Reduction:
     done: Mapping[str, ChannelStats] = field(default_factory=dict)
     plans: Mapping[str, Plan] = field(default_factory=dict)
     leaves: tuple[Leave, ...] = ()
+    used: tuple[object, ...] = ()
 
     def as_shadow(self, untouched: Reduction, setting: Setting) -> Reduction:
         """Return this decision with everything stored as it was offered."""
@@ -188,12 +215,13 @@ class Reduction:
 def carried(offered: Reduction, parent: Trace, setting: Setting) -> Reduction:
     """Return a put that stores all it was offered, and carries on what its line has archived."""
     checkpoint = offered.checkpoint
-    record = Record(
-        before=None if at_rest(checkpoint) else parent.recorded, segments=parent.segments
-    )
+    before = None if at_rest(checkpoint) else parent.recorded
+    record = Record(before=before, segments=parent.segments, owed=parent.owed)
     trace = Trace(
         recorded=record.before,
         segments=record.segments,
+        owed=record.owed,
+        told=parent.told,
         versions=versions_of(checkpoint, setting.places),
         state=state_of(checkpoint),
         elsewhere=bool(record.segments),
@@ -215,7 +243,7 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
         if name in offer.archived:
             line = line.plus_ids(offer.archived[name])
         line = _readmit(line, messages, offer.readmitted.get(name, ()))
-        removed = _removed(offer.stored_before.get(name, []), messages)
+        removed = _removed(offer.stored_before, name, messages)
         left = _with_known_summary(offer, name, messages, line.without(messages))
         step = Step(name, place, messages, left, line, removed=removed)
         if when is not When.REST and len(left) < offer.parent.waits.get(name, 0):
@@ -245,9 +273,10 @@ def settle(proposal: Proposal, setting: Setting) -> Reduction:
         checkpoint=checkpoint,
         metadata=record.written(result.metadata) if record else result.metadata,
         trace=_trace(offer, setting, evicted, record, proposal.steps, when, result.checkpoint),
-        done={step.name: _count(step) for step in proposal.steps},
+        done={step.name: _count(step, setting.window) for step in proposal.steps},
         plans={s.name: s.plan for s in proposal.steps if s.plan and s.plan.changes},
         leaves=tuple(leaves),
+        used=tuple(step.used for step in proposal.steps if step.used is not None),
     )
 
 
@@ -258,14 +287,21 @@ def _offered(offer: Offer, name: str, place: Place) -> list[Message] | None:
     return value if isinstance(value, list) else None
 
 
-def _removed(stored: list[Message], messages: list[Message]) -> Removed | None:
-    here = ids(messages) if stored else frozenset()
-    gone = [
-        place
-        for place, message in enumerate(stored)
-        if (own := identifier(message)) and own not in here and not is_summary(message)
-    ]
-    return Removed(stored, tuple(gone)) if gone else None
+def _removed(before: Sequence[Stored], name: str, messages: list[Message]) -> tuple[Removed, ...]:
+    """Return what is in lists of stored checkpoints and no longer here, each message once."""
+    found = list[Removed]()
+    seen = set(ids(messages)) if before else set[str]()
+    for stored in before:
+        held = stored.lists.get(name, [])
+        gone = [
+            place
+            for place, message in enumerate(held)
+            if (own := identifier(message)) and own not in seen and not is_summary(message)
+        ]
+        if gone:
+            seen |= ids([held[place] for place in gone])
+            found.append(Removed(stored.checkpoint, held, tuple(gone)))
+    return tuple(found)
 
 
 def _with_known_summary(
@@ -294,7 +330,25 @@ def _planned(offer: Offer, step: Step, setting: Setting, when: When) -> Step:
         return step
     room = {} if ":" in offer.namespace else setting.room
     decided = plan(step.left, setting.window, when=when, room=room)
-    if not decided.changes or moved:
+    return _with_plan(offer, step, decided)
+
+
+def evicting(
+    proposal: Proposal, step: Step, window: Window, positions: Sequence[int]
+) -> Step | None:
+    """Return a step in which exactly the messages at these positions leave; None where not now."""
+    moved = step.place.channel in proposal.offer.new_versions
+    if not moved and proposal.when is not When.REST:
+        return None  # as in `_planned`
+    decided = plan_leaving(step.left, window, positions, when=proposal.when)
+    left = None if decided is None else _with_plan(proposal.offer, step, decided)
+    return left if left is not None and left.evicts else None
+
+
+def _with_plan(offer: Offer, step: Step, decided: Plan) -> Step:
+    """Return the step with a plan, and with a new version where nobody has moved the list's."""
+    channel = step.place.channel
+    if not decided.changes or channel in offer.new_versions:
         return replace(step, plan=decided)
     version = successor(offer.checkpoint["channel_versions"].get(channel), offer.next_version)
     if version is None:
@@ -340,7 +394,7 @@ def _extend(step: Step) -> Evicted:
 
 def _leaves(offer: Offer, step: Step, segments: dict[str, str]) -> Iterator[Leave]:
     """Yield what goes into the archive, and name it the newest of its line."""
-    if removed := step.removed:
+    for removed in step.removed:
         yield _leave(offer, step, segments, "removed", removed.stored, removed.positions)
     if step.plan and step.summarisable():
         yield _leave(offer, step, segments, "window", step.left, step.plan.leaving_at)
@@ -356,7 +410,8 @@ def _leave(
 ) -> Leave:
     previous = segments.get(step.name)
     told = _once(messages, [p for p in positions if not is_summary(messages[p])])
-    spans = cut_spans(messages, told, previous)
+    unnamed = frozenset(positions).difference(told)
+    spans = cut_spans(messages, positions, previous, unnamed=unnamed)
     segment = Segment(
         segment_id(offer.thread, offer.namespace, step.name, previous, spans),
         previous,
@@ -387,15 +442,16 @@ def _once(messages: Sequence[Message], positions: Sequence[int]) -> list[int]:
 
 
 def _record(offer: Offer, when: When, steps: Sequence[Step], segments: Mapping[str, str]) -> Record:
-    """Return what the checkpoint carries: for pending writes, of which at rest there are none."""
+    """Return what the checkpoint carries; at rest nothing for pending writes, there are none."""
+    owed = tuple(dict.fromkeys(checkpoint for step in steps for checkpoint in step.owed))
     if when is When.REST:
-        return Record(segments=segments)
+        return Record(segments=segments, owed=owed)
     evicted = {
         step.name: digests(step.plan.leaving, step.plan.staying)
         for step in steps
         if step.plan and step.plan.changes
     }
-    return Record(evicted, offer.parent.recorded, segments)
+    return Record(evicted, offer.parent.recorded, segments, owed=owed)
 
 
 def _trace(
@@ -418,10 +474,17 @@ def _trace(
         elsewhere=offer.parent.elsewhere,
         held=held,
         summaries={s.name: tuple(summaries(_staying(s))) for s in steps} if setting.room else {},
+        told=_told(offer, steps),
+        owed=record.owed,
         waits={step.name: step.waits for step in steps if step.waits},
         interrupts_seen=interrupts_seen(stored),
         resumed=when is not When.REST and offer.resumed() and not stores_a_list,
     )
+
+
+def _told(offer: Offer, steps: Sequence[Step]) -> Mapping[str, tuple[Message, ...]]:
+    told = {step.name: step.told for step in steps if step.told}
+    return {**offer.parent.told, **told} if told else offer.parent.told
 
 
 def versions_of(checkpoint: Checkpoint, places: Mapping[str, Place]) -> dict[str, object]:
@@ -441,16 +504,47 @@ def lacks(messages: list[Message], held: frozenset[str]) -> bool:
     return not (held <= ids(tail) or held <= ids(messages))
 
 
-def _count(step: Step) -> ChannelStats:
+def _count(step: Step, window: Window) -> ChannelStats:
     gone = len(step.plan.leaving) if step.plan else 0
-    return ChannelStats(
+    done = ChannelStats(
         puts=1,
         reductions=int(gone > 0),
         evicted=gone,
-        removed=len(step.removed.positions) if step.removed else 0,
+        removed=sum(len(removed.positions) for removed in step.removed),
         repeated=len(step.offered) - len(step.left),
         offered=len(step.offered),
         stored=len(_staying(step)),
         stuck=int(step.plan.stuck) if step.plan else 0,
         unmoved=int(step.unmoved),
     )
+    return _sized(done, step, window) if gone else done
+
+
+def _sized(done: ChannelStats, step: Step, window: Window) -> ChannelStats:
+    """Add how large the list was and is; the window remembers what it has counted."""
+    before, after = _sizes(step, window.sizes("bytes"))
+    done = done._replace(bytes_before=before, bytes_after=after)
+    with contextlib.suppress(Exception):  # a counter of the user's, which no mark may need
+        before, after = _sizes(step, window.sizes("tokens"))
+        return done._replace(tokens_before=before, tokens_after=after)
+    return done
+
+
+def _sizes(step: Step, sizes: Sizes) -> tuple[int, int]:
+    plan = step.plan
+    if plan is None:
+        return 0, 0
+    gone = _total(plan.leaving, sizes)
+    stay = [(message, sizes.of(message)) for message in plan.staying]
+    left = sum(size for _, size in stay)
+    if not step.summary:
+        return gone + left, left
+    replaced = sum(size for message, size in stay if is_summary(message))
+    return gone + left, left - replaced + sum(map(sizes.of, step.summary))
+
+
+def _total(leaving: Sequence[Message], sizes: Sizes) -> int:
+    """Return the size of what leaves; where that is much at once, as large as a part of it is."""
+    every = 1 + len(leaving) // (_MOST_COUNTED + 1)
+    counted = leaving[::every]
+    return sum(map(sizes.once, counted)) * len(leaving) // len(counted)

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ._reduction import Offer, Proposal, Step
-from ._stats import Counts
-from ._summary import Summarised, Summary
-from ._summary_message import newest_summary
-from .engine import Window
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from ._ahead import Ahead, Job, Line
+from ._archive import Archive, Entry
+from ._counts import Counts
+from ._reduction import Offer, Proposal, Step, evicting
+from ._segment import Segment
+from ._summary import Coverage, Summarised, Summary
+from ._summary_message import carried, newest_summary, summary_id
+from .engine import Message, When, Window
 from .engine.plan import exceeds
 
 logger = logging.getLogger("reducing_saver")
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Hold what summaries are made with; `ahead` where they are made off the path of a put."""
+
+    summary: Summary
+    window: Window
+    counts: Counts
+    archive: Archive | None
+    serde: SerializerProtocol
+    ahead: Ahead | None = None
 
 
 def patience(window: Window) -> int:
@@ -23,64 +40,169 @@ def patience(window: Window) -> int:
     return max(1, trigger.value - keep.value) if alike else 10
 
 
-def summarise(proposal: Proposal, summary: Summary, window: Window, counts: Counts) -> Proposal:
+def summarise(proposal: Proposal, roll: Roll) -> Proposal:
     """Return the proposal with a summary of everything that leaves."""
     steps = []
-    for step in proposal.steps:
+    for offered in proposal.steps:
+        step = _made_ahead(proposal, offered, roll)
         if _needs_one(proposal.offer, step):
             started = time.perf_counter()
             try:
-                previous = newest_summary(step.left)
-                thread = proposal.offer.thread
-                made = summary.summarise(step.summarisable(), previous, thread=thread)
-                step = _made(step, summary, made, counts, started)
+                step = _told_before(proposal.offer, step, roll)
+                previous = _previous(proposal.offer, step, roll)
+                if roll.ahead is not None:
+                    step = _begun(proposal, step, previous, roll, roll.ahead)
+                else:
+                    thread = proposal.offer.thread
+                    leaving = step.summarisable()
+                    made = roll.summary.summarise(leaving, previous, thread=thread)
+                    step = _made(step, made, roll, started)
             except Exception as error:
-                step = _failed(step, summary, window, counts, started, error)
+                step = _failed(step, roll, started, error)
         steps.append(step)
     return replace(proposal, steps=tuple(steps))
 
 
-async def asummarise(
-    proposal: Proposal, summary: Summary, window: Window, counts: Counts
-) -> Proposal:
+async def asummarise(proposal: Proposal, roll: Roll) -> Proposal:
     """Return the proposal with a summary of everything that leaves."""
     steps = []
-    for step in proposal.steps:
+    for offered in proposal.steps:
+        step = _made_ahead(proposal, offered, roll)
         if _needs_one(proposal.offer, step):
             started = time.perf_counter()
             try:
-                previous = newest_summary(step.left)
-                thread = proposal.offer.thread
-                made = await summary.asummarise(step.summarisable(), previous, thread=thread)
-                step = _made(step, summary, made, counts, started)
+                step = await _atold_before(proposal.offer, step, roll)
+                previous = _previous(proposal.offer, step, roll)
+                if roll.ahead is not None:
+                    step = _begun(proposal, step, previous, roll, roll.ahead)
+                else:
+                    thread = proposal.offer.thread
+                    leaving = step.summarisable()
+                    made = await roll.summary.asummarise(leaving, previous, thread=thread)
+                    step = _made(step, made, roll, started)
             except Exception as error:
-                step = _failed(step, summary, window, counts, started, error)
+                step = _failed(step, roll, started, error)
         steps.append(step)
     return replace(proposal, steps=tuple(steps))
 
 
 def _needs_one(offer: Offer, step: Step) -> bool:
     """Tell whether a summary is made: not for a call of a subgraph, whose result is on its way."""
-    return step.evicts and ":" not in offer.namespace and bool(step.summarisable())
+    if step.summary_text is not None or not step.evicts:
+        return False
+    return ":" not in offer.namespace and bool(step.summarisable())
 
 
-def _made(step: Step, summary: Summary, made: Summarised, counts: Counts, started: float) -> Step:
-    counts.add_summary(time.perf_counter() - started, made.calls)
-    block = made.messages if summary.place == "state" else ()
-    return replace(step, summary=block, summary_text=made.text)
+def _previous(offer: Offer, step: Step, roll: Roll) -> Message | None:
+    """Return the summary to go on from: in the list, or the one that hooks were told last."""
+    told: tuple[Message, ...] = ()
+    if roll.summary.place == "hooks":
+        told = step.told or offer.parent.told.get(step.name, ())
+    return newest_summary(told) or newest_summary(step.left)
 
 
-def _failed(
-    step: Step,
-    summary: Summary,
-    window: Window,
-    counts: Counts,
-    started: float,
-    error: Exception,
-) -> Step:
-    counts.add_summary(time.perf_counter() - started, None)
-    logger.warning("a summary failed: %s", type(error).__name__)
-    twice = window.cap._replace(value=2 * window.cap.value)
-    if summary.on_failure == "evict" or exceeds(step.left, twice, window):
+def _told_before(offer: Offer, step: Step, roll: Roll) -> Step:
+    """Return the step with what hooks were told last, where only the archive knows it."""
+    archive, newest = roll.archive, _unknown(offer, step, roll)
+    if archive is None or newest is None:
         return step
-    return step.held_back(patience(window))
+    summarised = _newest_summarised(archive.chain(offer.thread, newest))
+    entries = archive.read(offer.thread, [one.summary_key for one in summarised])
+    return _as_told(offer, step, roll, entries)
+
+
+async def _atold_before(offer: Offer, step: Step, roll: Roll) -> Step:
+    """Return the step with what hooks were told last, where only the archive knows it."""
+    archive, newest = roll.archive, _unknown(offer, step, roll)
+    if archive is None or newest is None:
+        return step
+    summarised = _newest_summarised(await archive.achain(offer.thread, newest))
+    entries = await archive.aread(offer.thread, [one.summary_key for one in summarised])
+    return _as_told(offer, step, roll, entries)
+
+
+def _unknown(offer: Offer, step: Step, roll: Roll) -> str | None:
+    """Return the segment from which to look for a summary in the archive; None where not to."""
+    known = roll.summary.place == "state" or step.name in offer.parent.told
+    return None if known else offer.parent.segments.get(step.name)
+
+
+def _newest_summarised(line: list[Segment]) -> list[Segment]:
+    return [segment for segment in line if segment.summarised][:1]
+
+
+def _as_told(offer: Offer, step: Step, roll: Roll, entries: list[Entry]) -> Step:
+    told: tuple[Message, ...] = ()
+    for entry in entries:
+        text = roll.serde.loads_typed((entry.kind, entry.data))
+        # What it covers is not archived, and nobody asks: it never stands in a list.
+        told = carried("human", text, summary_id(offer.thread), Coverage(complete=False))
+    return replace(step, told=told)
+
+
+def _made(step: Step, made: Summarised, roll: Roll, started: float) -> Step:
+    roll.counts.add_summary(step.name, time.perf_counter() - started, made.calls)
+    return _with(step, made, roll.summary)
+
+
+def _with(step: Step, made: Summarised, summary: Summary) -> Step:
+    if summary.place == "state":
+        return replace(step, summary=made.messages, summary_text=made.text)
+    return replace(step, told=made.messages, summary_text=made.text)
+
+
+def _failed(step: Step, roll: Roll, started: float, error: Exception) -> Step:
+    roll.counts.add_summary(step.name, time.perf_counter() - started, None)
+    logger.warning("a summary failed: %s", type(error).__name__)
+    if roll.summary.on_failure == "evict" or _is_large(step, roll.window):
+        return step
+    return step.kept_back(patience(roll.window))
+
+
+def _is_large(step: Step, window: Window) -> bool:
+    """Tell whether a list is so large that it is not kept for want of a summary."""
+    return exceeds(step.left, window.cap._replace(value=2 * window.cap.value), window)
+
+
+def _made_ahead(proposal: Proposal, step: Step, roll: Roll) -> Step:
+    """Return a step that evicts what a summary was made of meanwhile, where the list holds it."""
+    if roll.ahead is None:
+        return step
+    for job in roll.ahead.made(_line(proposal.offer, step)):
+        places = job.places(step.left, _previous(proposal.offer, step, roll))
+        left = evicting(proposal, step, roll.window, places) if places else None
+        if left is not None and job.made is not None:
+            return replace(_with(left, job.made, roll.summary), used=job)
+    return step
+
+
+def _begun(
+    proposal: Proposal, step: Step, previous: Message | None, roll: Roll, ahead: Ahead
+) -> Step:
+    """Return a step that keeps its messages, and see that a summary of them is being made."""
+    line, when = _line(proposal.offer, step), proposal.when
+    job = ahead.begun(line, step.left, previous)
+    if job is not None and job.failed:
+        ahead.drop([job])
+        if roll.summary.on_failure == "evict" or _is_large(step, roll.window):
+            return step
+        if when is not When.REST:
+            return step.kept_back(patience(roll.window))
+        job = None
+    if job is None:
+        leaving, length = step.summarisable(), len(step.left)
+        job = ahead.begin(line, leaving, previous, length=length)
+    return step if _is_late(job, step, roll.window, when) else step.kept_back()
+
+
+def _is_late(job: Job | None, step: Step, window: Window, when: When) -> bool:
+    """Tell whether a run has gone on for so long that its list is not kept for a summary."""
+    if when is When.REST:
+        return False
+    if job is None:
+        return _is_large(step, window)
+    return exceeds(step.left[job.length :], window.cap, window)
+
+
+def _line(offer: Offer, step: Step) -> Line:
+    return Line(offer.thread, offer.namespace, step.name)

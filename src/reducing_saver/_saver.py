@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
+from ._ahead import Ahead
 from ._archive import Archive, Discard, Entry
 from ._arguments import (
     check_archive,
@@ -30,6 +31,7 @@ from ._arguments import (
 )
 from ._channel import Place, at_rest, read
 from ._copies import bound_writes, repeats
+from ._counts import Counts
 from ._delivery import Delivery, newest_segment, pack
 from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
@@ -41,21 +43,22 @@ from ._lookup import (
     afind_trace,
     afold_lists,
     alike,
+    at,
     find_archived,
     find_trace,
     fold_lists,
     key_of,
-    lists_of,
     misses,
     resent,
+    stored_before,
     traced,
 )
 from ._notices import Notices, where
 from ._pending import clean, concerns, new_among, readmitted
 from ._reduction import Offer, Reduction, Setting, carried, propose, settle
-from ._roll import asummarise, patience, summarise
+from ._roll import Roll, asummarise, patience, summarise
 from ._segment import Leave
-from ._stats import ChannelStats, Counts, Stats
+from ._stats import ChannelStats, Stats
 from ._summary import Summary
 from ._transcript import atranscript, transcript
 from .engine import Window
@@ -131,7 +134,6 @@ class ReducingSaver(ForwardingSaver):
         self.strict = flag("strict", strict)
         places = {name: Place.parse(name) for name in names("channels", channels)}
         repeats = tuple(Place.parse(name) for name in names("copies", copies))
-        self._summary = summary
         self._archive = None if isinstance(archive, Discard) else archive
         archives = bool(self._archive or on_evict)
         room = summary.room() if summary is not None else {}
@@ -145,6 +147,11 @@ class ReducingSaver(ForwardingSaver):
         self._lineage = Lineage()
         self._counts = Counts()
         self._delivery = Delivery(tuple(on_evict), self._archive, self._counts, inner.serde)
+        self._ahead = Ahead(summary, self._counts) if summary and summary.background else None
+        self._roll: Roll | None = None
+        if summary is not None:
+            counts, serde = self._counts, inner.serde
+            self._roll = Roll(summary, window, counts, self._archive, serde, self._ahead)
         self._tells = bool(on_evict) and self._archive is not None
         self._notices = Notices()
         if archive is None and not shadow:
@@ -366,11 +373,19 @@ class ReducingSaver(ForwardingSaver):
         return self._setting.places[channel]
 
     def close(self) -> None:
-        """Wait for what runs in the background, and stop it; the saver inside stays open."""
+        """Wait for hooks in the background, and stop them; the saver inside stays open.
+
+        Summaries in the background are given up: what they would replace is still stored. Raises
+        `RuntimeError` on an event loop where a hook is in the background: there `await aclose()`.
+        """
+        if self._ahead is not None:
+            self._ahead.close()
         self._delivery.close()
 
     async def aclose(self) -> None:
-        """Wait for what runs in the background, and stop it; the saver inside stays open."""
+        """Wait for hooks in the background, and stop them, as `close` does."""
+        if self._ahead is not None:
+            self._ahead.close()
         await asyncio.to_thread(self._delivery.close)
 
     def stats(self) -> Stats:
@@ -422,6 +437,8 @@ class ReducingSaver(ForwardingSaver):
     def _forget(self, thread: str) -> None:
         self._lineage.forget_thread(thread)
         self._delivery.ledger.forget_thread(thread)
+        if self._ahead is not None:
+            self._ahead.forget_thread(thread)
 
     def _trace(self, config: RunnableConfig) -> Trace:
         return find_trace(self._lineage, super().get_tuple, config, self._setting)
@@ -472,8 +489,8 @@ class ReducingSaver(ForwardingSaver):
         if self.shadow:
             untouched = carried(offered, offer.parent, self._setting)
             return settle(proposal, self._setting).as_shadow(untouched, self._setting)
-        if self._summary is not None:
-            proposal = summarise(proposal, self._summary, self.window, self._counts)
+        if self._roll is not None:
+            proposal = summarise(proposal, self._roll)
         reduction = settle(proposal, self._setting)
         try:
             self._archived(reduction)
@@ -489,8 +506,8 @@ class ReducingSaver(ForwardingSaver):
         if self.shadow:
             untouched = carried(offered, offer.parent, self._setting)
             return settle(proposal, self._setting).as_shadow(untouched, self._setting)
-        if self._summary is not None:
-            proposal = await asummarise(proposal, self._summary, self.window, self._counts)
+        if self._roll is not None:
+            proposal = await asummarise(proposal, self._roll)
         reduction = settle(proposal, self._setting)
         try:
             await self._aarchived(reduction)
@@ -523,9 +540,10 @@ class ReducingSaver(ForwardingSaver):
             for name, messages, newest in resent(offered, parent, setting)
             if self._archive is not None
         }
-        lacking = misses(offered, parent, setting)
-        stored = super().get_tuple(config) if lacking else None
-        return self._offered(config, offered, parent, folded, stored, archived)
+        load = super().get_tuple
+        before = [load(at(config, one)) for one in parent.owed]
+        before += [load(config)] if misses(offered, parent, setting) else []
+        return self._offered(config, offered, parent, folded, before, archived)
 
     async def _aoffer(self, config: RunnableConfig, offered: Reduction) -> Offer:
         key, setting = key_of(config), self._setting
@@ -536,9 +554,10 @@ class ReducingSaver(ForwardingSaver):
             for name, messages, newest in resent(offered, parent, setting)
             if self._archive is not None
         }
-        lacking = misses(offered, parent, setting)
-        stored = await super().aget_tuple(config) if lacking else None
-        return self._offered(config, offered, parent, folded, stored, archived)
+        load = super().aget_tuple
+        before = [await load(at(config, one)) for one in parent.owed]
+        before += [await load(config)] if misses(offered, parent, setting) else []
+        return self._offered(config, offered, parent, folded, before, archived)
 
     def _offered(
         self,
@@ -546,7 +565,7 @@ class ReducingSaver(ForwardingSaver):
         offered: Reduction,
         parent: Trace,
         folded: Folded,
-        stored: CheckpointTuple | None,
+        before: Sequence[CheckpointTuple | None],
         archived: Mapping[str, frozenset[str]],
     ) -> Offer:
         key = key_of(config)
@@ -559,7 +578,7 @@ class ReducingSaver(ForwardingSaver):
             next_version=self.inner.get_next_version,
             folded=folded,
             readmitted=self._lineage.readmitted(key),
-            stored_before=lists_of(stored, self._setting),
+            stored_before=stored_before(before, self._setting),
             archived=archived,
             thread=key.thread,
             memory_namespace=self._memory_namespace(config),
@@ -602,8 +621,12 @@ class ReducingSaver(ForwardingSaver):
     def _failed(self, config: RunnableConfig, offered: Reduction, error: Exception) -> Reduction:
         self._report_failure(config, error)
         failed = {name: ChannelStats(puts=1, failures=1) for name in self._setting.places}
-        # The whole list is stored, so of this checkpoint nothing is evicted.
-        parent = self._lineage.find(key_of(config)) or Trace()
+        # The whole list is stored, so of this checkpoint nothing is evicted. What the graph has
+        # removed from it is looked for at the next put.
+        key = key_of(config)
+        parent = self._lineage.find(key) or Trace()
+        if self._setting.archives_removed and key.checkpoint and key.checkpoint not in parent.owed:
+            parent = replace(parent, owed=(*parent.owed, key.checkpoint))
         return replace(carried(offered, parent, self._setting), done=failed)
 
     def _report_failure(self, config: RunnableConfig, error: Exception) -> None:
@@ -615,6 +638,8 @@ class ReducingSaver(ForwardingSaver):
         if step.trace is not None:
             stored = key_of(config)._replace(checkpoint=step.checkpoint["id"])
             self._lineage.remember(stored, step.trace)
+        if self._ahead is not None and step.used:
+            self._ahead.drop(step.used)
         self._counts.add(step.done)
         self._notices.reduced(config, step, shadow=self.shadow)
         if step.trace is not None and not step.done and not self._counts.read().channels:

@@ -8,7 +8,7 @@ checkpoint names was never evicted. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
@@ -104,18 +104,31 @@ def entry_key(message: Message, previous: str | None, place: int, *, shared: boo
 
 
 def cut_spans(
-    messages: Sequence[Message], positions: Sequence[int], previous: str | None
+    messages: Sequence[Message],
+    positions: Sequence[int],
+    previous: str | None,
+    *,
+    unnamed: Container[int] = (),
 ) -> tuple[Span, ...]:
-    """Return what leaves a list at these ascending positions, in runs of neighbours."""
-    found: list[Span] = []
+    """Return what leaves a list at these ascending positions, in runs of neighbours.
+
+    What is at the `unnamed` ones leaves too and gets no key: a message that is there twice has one.
+    """
+    named = [position for position in positions if position not in unnamed]
+    shared = _shared(messages, named)
+    spans = (_span(messages, run, previous, shared, unnamed) for run in _runs(positions))
+    return tuple(span for span in spans if span.keys)
+
+
+def _runs(positions: Sequence[int]) -> Iterator[list[int]]:
     run: list[int] = []
-    shared = _shared(messages, positions)
     for position in positions:
         if run and position != run[-1] + 1:
-            found.append(_span(messages, run, previous, shared))
+            yield run
             run = []
         run.append(position)
-    return (*found, _span(messages, run, previous, shared)) if run else ()
+    if run:
+        yield run
 
 
 def _shared(messages: Sequence[Message], positions: Sequence[int]) -> set[int]:
@@ -137,9 +150,14 @@ def _shared(messages: Sequence[Message], positions: Sequence[int]) -> set[int]:
 
 
 def _span(
-    messages: Sequence[Message], run: Sequence[int], previous: str | None, shared: set[int]
+    messages: Sequence[Message],
+    run: Sequence[int],
+    previous: str | None,
+    shared: set[int],
+    unnamed: Container[int],
 ) -> Span:
-    keys = tuple(entry_key(messages[p], previous, p, shared=p in shared) for p in run)
+    named = (p for p in run if p not in unnamed)
+    keys = tuple(entry_key(messages[p], previous, p, shared=p in shared) for p in named)
     after, before = run[0] - 1, run[-1] + 1
     return Span(
         keys,
@@ -151,9 +169,13 @@ def _span(
 def segment_id(
     thread: str, namespace: str, channel: str, previous: str | None, spans: Sequence[Span]
 ) -> str:
-    """Return an id that the same eviction from the same line has again, and no other has."""
-    keys = (key for span in spans for key in span.keys)
-    return _digest(thread, namespace, channel, previous or "", *keys)
+    """Return an id that the same eviction from the same line has again, and no other has.
+
+    The neighbours count: two forks may let the same messages go from different places.
+    """
+    placed = ((*span.keys, span.after or "", span.before or "") for span in spans)
+    parts = (part for span in placed for part in span)
+    return _digest(thread, namespace, channel, previous or "", *parts)
 
 
 def in_order(segments: Sequence[Segment], state: Sequence[Message]) -> list[str | int]:

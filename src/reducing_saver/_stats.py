@@ -1,10 +1,9 @@
-"""Count what was really done. Numbers and names only, never the content of a message."""
+"""Hold what was really done. Numbers and names only, never the content of a message."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -20,6 +19,11 @@ class ChannelStats(NamedTuple):
     - `removed`: messages that the graph itself removed and the archive took.
     - `repeated`: messages offered again that had left before.
     - `offered`, `stored`: messages in the lists that were given and stored.
+    - `tokens_before`, `tokens_after`, `bytes_before`, `bytes_after`: how large lists were before
+      and after something left them. Counted in those puts only, so that the others cost nothing:
+      the list less what had left before, and what is stored, with its summary. Tokens are the
+      window's, bytes those of the messages' fields; where more than 128 messages leave at once,
+      estimated from so many of them. With `shadow=True` as it would be.
     - `stuck`: puts in which the current turn or pins alone were larger than a mark.
     - `unmoved`: puts at rest that could not be reduced, since the saver counts no version on.
     - `failures`: puts in which reducing failed, and the list was stored as it was.
@@ -33,6 +37,10 @@ class ChannelStats(NamedTuple):
     repeated: int = 0
     offered: int = 0
     stored: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
     stuck: int = 0
     unmoved: int = 0
     failures: int = 0
@@ -44,12 +52,23 @@ class ChannelStats(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Hold totals by channel, what the last put did, and how segments were delivered to hooks."""
+    """Hold totals by channel, what the last put did, and what became of what left.
+
+    - `delivered`, `delivery_failures`: segments that all hooks have taken, or that one failed on;
+      `delivery_retries`: those handed over again in this process, after a failure or since a hook
+      still had one of their messages.
+    - `hook_failures`: calls that failed, by the name of the hook.
+    - `archive_failures`: puts that evicted nothing because the archive failed.
+    - `summaries`, `summary_failures`: made and not made; `summary_calls`, `summary_seconds`: the
+      model calls of those that were made, and the time of all.
+    """
 
     channels: Mapping[str, ChannelStats] = field(default_factory=dict)
     last_put: Mapping[str, ChannelStats] = field(default_factory=dict)
     delivered: int = 0
     delivery_failures: int = 0
+    delivery_retries: int = 0
+    hook_failures: Mapping[str, int] = field(default_factory=dict)
     archive_failures: int = 0
     summaries: int = 0
     summary_calls: int = 0
@@ -60,53 +79,3 @@ class Stats:
     def total(self) -> ChannelStats:
         """Return the sum over all channels."""
         return reduce(ChannelStats.plus, self.channels.values(), ChannelStats())
-
-
-class Counts:
-    """Add up what each put did. Safe to use from threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._stats = Stats()
-
-    def add(self, put: Mapping[str, ChannelStats]) -> None:
-        """Add what one put did."""
-        if not put:
-            return
-        with self._lock:
-            channels = dict(self._stats.channels)
-            for name, stats in put.items():
-                channels[name] = channels.get(name, ChannelStats()).plus(stats)
-            self._stats = replace(self._stats, channels=channels, last_put=put)
-
-    def add_delivery(self, *, failed: bool) -> None:
-        """Add a segment that the hooks have taken, or that one of them failed on."""
-        with self._lock:
-            s = self._stats
-            self._stats = (
-                replace(s, delivery_failures=s.delivery_failures + 1)
-                if failed
-                else replace(s, delivered=s.delivered + 1)
-            )
-
-    def add_summary(self, seconds: float, calls: int | None) -> None:
-        """Add a summary that was made in so many calls, or that failed where calls is None."""
-        with self._lock:
-            s = self._stats
-            self._stats = replace(
-                s,
-                summaries=s.summaries + (calls is not None),
-                summary_calls=s.summary_calls + (calls or 0),
-                summary_failures=s.summary_failures + (calls is None),
-                summary_seconds=s.summary_seconds + seconds,
-            )
-
-    def add_archive_failure(self) -> None:
-        """Add a put that evicted nothing because the archive failed."""
-        with self._lock:
-            failures = self._stats.archive_failures + 1
-            self._stats = replace(self._stats, archive_failures=failures)
-
-    def read(self) -> Stats:
-        """Return the totals so far."""
-        return self._stats

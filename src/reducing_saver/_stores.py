@@ -23,6 +23,11 @@ def loop_beside(store: BaseStore) -> asyncio.AbstractEventLoop | None:
     return loop if isinstance(loop, asyncio.AbstractEventLoop) and loop is not _here() else None
 
 
+def runs_on_loop() -> bool:
+    """Tell whether an event loop runs in this thread."""
+    return _here() is not None
+
+
 def run_on(loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on the loop of another thread and wait; RuntimeError where it has stopped."""
     _wait_for(loop)

@@ -105,6 +105,13 @@ class Summary:
     - `timeout`: seconds that one call may take.
     - `on_failure`: without a summary, `"keep"` what would leave, or `"evict"` it.
     - `token_counter`: as for a `Window`.
+    - `background`: a put never waits for the model. The put that crosses the mark stores the whole
+      list and begins the summary in a worker thread; the next put of that line that finds it ready
+      evicts exactly what it was made of. Until then the list is longer than its mark, in one run by
+      at most the window's cap; then it leaves without a summary. What was begun and not used is
+      gone with the process: the next crossing begins again. So it is for processes that live on and
+      serve a thread's puts one after another, not for serverless functions. An async function runs
+      on an event loop of its own.
 
     Raises `ConfigurationError` (a `ValueError`) that names the field, the value and what is
     allowed. May be shared between savers, threads and loops.
@@ -120,6 +127,7 @@ class Summary:
     timeout: float = 60.0
     on_failure: Literal["keep", "evict"] = "keep"
     token_counter: str | Callable[[Any], int] = "approximate"
+    background: bool = False
     _count: Count = field(init=False)
     _room: int = field(init=False)
     _caller: Caller = field(init=False)
@@ -231,6 +239,8 @@ def _check(summary: Summary) -> None:
     _check_shape(summary.shape)
     _check_choice("place", summary.place, "state", "hooks")
     _check_choice("on_failure", summary.on_failure, "keep", "evict")
+    if not isinstance(summary.background, bool):
+        raise ConfigurationError("background", summary.background, "True or False")
     timeout = summary.timeout
     number = type(timeout) in (int, float) and isfinite(timeout)
     if not number or not 0 < timeout <= _LONGEST_WAIT:

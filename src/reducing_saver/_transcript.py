@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from ._archive import Archive, Entry
 from ._errors import ConfigurationError
 from ._segment import Segment, in_order
-from .engine.messages import Message, is_summary
+from .engine.messages import Message, identifier, is_summary
 
 logger = logging.getLogger("reducing_saver")
 
@@ -118,11 +118,23 @@ async def _atranscript(
 
 def line_up(segments: Sequence[Segment], state: Sequence[Message]) -> list[str | int]:
     """Return keys of archived messages and indices of the state, in order, without summaries."""
+    again = _said_again(state)
     return [
         item
         for item in in_order(segments, state)
-        if isinstance(item, str) or not is_summary(state[item])
+        if isinstance(item, str) or not (item in again or is_summary(state[item]))
     ]
+
+
+def _said_again(state: Sequence[Message]) -> set[int]:
+    """Return where a list that is only added to holds a message a second time."""
+    first: dict[str, Message] = {}
+    return {
+        index
+        for index, message in enumerate(state)
+        if (own := identifier(message)) and first.setdefault(own, message) is not message
+        if message == first[own]
+    }
 
 
 def pages(items: Sequence[str | int], size: int) -> Iterator[Page]:

@@ -7,10 +7,13 @@ import dataclasses
 import pickle
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from engine.strategies import count_text, says_pin, write
-from langchain_core.messages import AIMessage, HumanMessage
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from reducing_saver._errors import ConfigurationError, ReducingSaverError, WindowError
@@ -394,6 +397,21 @@ def test_the_approximate_counter_is_langchains() -> None:
     window = Window(("tokens", 10))
     for message in write("H A A(a) T(a) A", say="some words that are counted"):
         assert plan([message], window).total("tokens") == count_tokens_approximately([message])
+
+
+@given(
+    kind=st.sampled_from([HumanMessage, AIMessage, SystemMessage, ToolMessage]),
+    text=st.text(max_size=30),
+    name=st.sampled_from([None, "ada"]),
+    extra=st.sampled_from([{}, {"__openai_role__": "developer"}]),
+)
+def test_a_plain_text_is_counted_by_the_same_rule(
+    kind: Any, text: str, name: str | None, extra: dict[str, Any]
+) -> None:
+    given = {"tool_call_id": "call_12"} if kind is ToolMessage else {}
+    message = kind(text, name=name, additional_kwargs=extra, **given)
+    counted = Window(("tokens", 10)).sizes("tokens").of(message)
+    assert counted == count_tokens_approximately([message])
 
 
 @pytest.mark.parametrize(

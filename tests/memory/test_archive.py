@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +368,39 @@ def test_many_segments(door: Door, archive: StoreArchive) -> None:
         assert len(door.call(archive, "undelivered", target)) == len(chain)
 
 
+class Batches(StoreArchive):
+    """An archive that counts how often its store is asked."""
+
+    asked = 0
+
+    def _batch(self, ops: Any) -> Any:
+        self.asked += 1
+        return super()._batch(ops)
+
+
+@pytest.mark.parametrize(("length", "most"), [(1, 1), (8, 8), (17, 17), (1_000, 20)])
+def test_a_long_line_is_read_in_pages(length: int, most: int) -> None:
+    archive, door = Batches(InMemoryStore()), Door()
+    chain: list[Segment] = []
+    for number in range(length):
+        previous = chain[-1].id if chain else None
+        chain.append(write(door, archive, 1, previous=previous, start=number, tell=False))
+    fork = write(door, archive, 1, previous=chain[0].id, start=9_999, tell=False)
+    archive.asked = 0
+    assert archive.chain("t", chain[-1].id) == chain[::-1]
+    assert archive.asked <= most
+    assert archive.chain("t", fork.id) == [fork, chain[0]]
+
+
+@EVERY_STORE
+def test_a_segment_has_names_that_databases_refuse(door: Door, archive: StoreArchive) -> None:
+    one = replace(segment(keys(1)), memory_namespace=("users", "\x00", "\udc00"), namespace="a\x00")
+    door.call(archive, "write", one, entries(keys(1)), tell=True)
+    assert door.call(archive, "chain", "t", one.id) == [one]
+    assert door.call(archive, "undelivered", "t") == [one]
+    assert door.call(archive, "waiting") == ["t"]
+
+
 # --------------------------------------------------------------------------- threads, each its own
 
 
@@ -385,6 +419,9 @@ THREADS = (
     "thread-" * 100,
     "a\nb",
     "12345",
+    "a\x00b",
+    "half \ud83d of a character",
+    "\x00" * 400,
 )
 
 

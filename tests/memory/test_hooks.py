@@ -31,7 +31,7 @@ from memory.houses import (
     thread_config,
 )
 from savers.scenarios import SCENES, Stage
-from services.door import within
+from services.door import AsyncDoor, within
 
 from reducing_saver import (
     Background,
@@ -226,7 +226,7 @@ def test_a_hook_that_raises_is_called_again_on_the_next_put(
     assert told.ids == evicted(house, config)
     assert Counter(told.ids).most_common(1)[0][1] == 1
     assert saver.stats().delivery_failures == 1
-    failed = [r.getMessage() for r in caplog.records if "hook failed" in r.getMessage()]
+    failed = [r.getMessage() for r in caplog.records if "failed on segment" in r.getMessage()]
     assert len(failed) == 1
     assert "ConnectionError" in failed[0]
     assert "secret" not in caplog.text
@@ -645,6 +645,40 @@ def test_a_background_worker_survives_every_error(error: Any) -> None:
     within(20, saver.deliver)
     within(20, saver.close)
     assert len({*told.ids}) == 8
+
+
+@pytest.mark.parametrize("house", ["memory-async", "aiosqlite-async"], indirect=True)
+def test_the_sync_close_does_not_wait_on_the_loop_it_would_stop(house: House) -> None:
+    told = Told()
+    background = Background(told)
+    saver = house.saver(AT_ONCE, on_evict=[background])
+    config = thread_config()
+    graph = talk().compile(checkpointer=saver)
+
+    async def main() -> None:
+        for label in "abcd":
+            await graph.ainvoke(ask(label), config)
+        with pytest.raises(RuntimeError, match=r"await saver\.aclose"):
+            saver.close()
+        with pytest.raises(RuntimeError, match=r"await saver\.aclose"):
+            background.close()
+        await graph.ainvoke(ask("e"), config)
+        await saver.aclose()
+
+    assert isinstance(house.door, AsyncDoor)
+    within(60, lambda: house.door.run(main()))
+    assert told.ids == evicted(house, config), "and nothing is closed by the attempt"
+
+
+def test_a_saver_without_background_hooks_may_be_closed_on_a_loop() -> None:
+    saver = ReducingSaver(InMemorySaver(), AT_ONCE, archive=StoreArchive(InMemoryStore()))
+
+    async def main() -> None:
+        saver.close()
+        await saver.aclose()
+
+    asyncio.run(main())
+    assert saver.stats().delivered == 0
 
 
 def test_a_closed_background_leaves_the_rest_to_the_next(house: House) -> None:

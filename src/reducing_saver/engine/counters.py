@@ -7,7 +7,14 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, cast
 
-from langchain_core.messages import BaseMessage, MessageLikeRepresentation
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    MessageLikeRepresentation,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.messages.utils import count_tokens_approximately
 
 from .messages import Message, Role, blocks, calls, field, is_media, role
@@ -17,6 +24,13 @@ Counter: TypeAlias = Callable[[Message], int]
 _CHARS_PER_TOKEN = 4.0
 _TOKENS_PER_MESSAGE = 3
 _OPAQUE_BYTES = 64
+# What each kind of message is called, whose letters LangChain counts as well.
+_SPOKEN: dict[type, int] = {
+    HumanMessage: len("user"),
+    AIMessage: len("assistant"),
+    ToolMessage: len("tool"),
+    SystemMessage: len("system"),
+}
 _ARGUMENT_FIELDS = ("tool_calls", "invalid_tool_calls", "function_call")
 
 
@@ -28,10 +42,28 @@ def approximate(media_tokens: int) -> Counter:
     """
 
     def count(message: Message) -> int:
+        if (plain := _plain_count(message)) is not None:
+            return plain
         lean, media = _without_media(message)
         return _langchain_count(lean) + _uncounted_calls(lean) + media * media_tokens
 
     return count
+
+
+def _plain_count(message: Message) -> int | None:
+    """Count a text without calls by LangChain's rule, ten times as fast; None for all others.
+
+    As `count_tokens_approximately` does in langchain-core 1.8.
+    """
+    spoken = _SPOKEN.get(type(message))
+    if spoken is None or not isinstance(message, BaseMessage):
+        return None
+    content, extra = message.content, message.additional_kwargs
+    if type(content) is not str or extra or getattr(message, "tool_calls", None):
+        return None
+    called = len(message.tool_call_id) if isinstance(message, ToolMessage) else 0
+    chars = len(content) + spoken + called + len(message.name or "")
+    return math.ceil(chars / _CHARS_PER_TOKEN) + _TOKENS_PER_MESSAGE
 
 
 def _langchain_count(message: Message) -> int:
@@ -80,6 +112,15 @@ def count_bytes(message: Message) -> int:
 
 
 def _weigh(value: object) -> int:
+    # Most of what a message holds, told by its class alone: this runs for all that leaves.
+    kind = type(value)
+    if kind is str:
+        text = cast(str, value)
+        return len(text) if text.isascii() else len(text.encode(errors="replace"))
+    if value is None:
+        return 4
+    if kind in (dict, list) and not value:
+        return 0
     match value:
         case str():
             return len(value) if value.isascii() else len(value.encode(errors="replace"))

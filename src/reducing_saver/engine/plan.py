@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -211,6 +211,26 @@ def plan(
     return Plan(messages, window, when, passed, stuck, None, (units, reasons))
 
 
+def plan_leaving(
+    messages: list[Message], window: Window, positions: Collection[int], *, when: When
+) -> Plan | None:
+    """Return the plan in which exactly the messages at these positions leave.
+
+    None where a unit would be split, or where something would leave that has to stay. Pure.
+    """
+    units, gone = tuple(split(messages)), frozenset(positions)
+    leaving = [i for i, unit in enumerate(units) if not gone.isdisjoint(unit.indices)]
+    if sum(len(units[i].indices) for i in leaving) != len(gone):
+        return None
+    decision = _Decision(units, window, when, ())
+    decision.protect()
+    if not decision.stays.keys().isdisjoint(leaving):
+        return None
+    chosen: dict[int, Reason] = {**decision.stays, **dict.fromkeys(leaving, Reason.OLDER)}
+    reasons = tuple(chosen.get(i, Reason.WITHIN) for i in range(len(units)))
+    return Plan(messages, window, when, (), False, None, (units, reasons))
+
+
 def size(unit: Unit, measure: Measure, window: Window) -> int:
     """Return the size of a unit in a measure of the window."""
     match measure:
@@ -381,7 +401,7 @@ class _Decision:
         self.questions = {u.turn: i for i, u in enumerate(units) if u.kind is Kind.HUMAN}
 
     def reasons(self) -> tuple[Reason, ...]:
-        self._protect()
+        self.protect()
         self._evict_turns()
         if self._kept(self.window.cap.measure) > self.bound:
             self._split_current_turn()
@@ -390,7 +410,8 @@ class _Decision:
         chosen = (self.goes.get(i) or self.stays.get(i) for i in range(len(self.units)))
         return tuple(reason or default for reason in chosen)
 
-    def _protect(self) -> None:
+    def protect(self) -> None:
+        """Note what has to stay."""
         last = max(range(len(self.units)), key=lambda i: self.units[i].indices[-1])
         newest = self.questions.get(self.current, self._newest_spoken())
         if newest is not None:

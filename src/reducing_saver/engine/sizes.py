@@ -44,6 +44,10 @@ class Sizes:
         self._remember(message, content, size)
         return size
 
+    def once(self, message: Message) -> int:
+        """Return the size of a message that is about to go, without remembering it."""
+        return self.of(message) if id(message) in self._seen else self._count(message)
+
     def exceed(self, messages: Sequence[Message], start: int, limit: int) -> bool:
         """Tell whether `messages[start:]` are larger than `limit`, counting from the tail."""
         total, of, known = 0, self.of, self._seen.get

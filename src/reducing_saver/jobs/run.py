@@ -20,12 +20,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from .._archive import Archive, Discard, StoreArchive
+from .._counts import Counts
 from .._delivery import Delivery
 from .._delta import Reducer
 from .._errors import ConfigurationError, JobError
 from .._hooks import Hook
 from .._retain import Retain, span
-from .._stats import Counts
 from .._summary import Summary
 from ..rows.backend import Head
 from ..rows.thread import Bytes, Skip

@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 
 from .._archive import Archive, Entry, Parcel
 from .._channel import Place
+from .._counts import Counts
 from .._delivery import pack
 from .._delta import Reducer
 from .._reduction import Proposal, Setting
 from .._retain import floor
+from .._roll import Roll
 from .._roll import summarise as make_summaries
 from .._segment import Leave
-from .._stats import Counts
 from .._summary import Summary
 from ..engine import Window
 from ..engine.counters import plain_text
@@ -230,8 +231,11 @@ class Worker:
         return Prepared(proposals, frozenset(archived))
 
     def _summarised(self, proposals: Sequence[Proposal], summary: Summary) -> list[Proposal]:
-        window = self.task.setting.window
-        return summarise(proposals, lambda p: make_summaries(p, summary, window, self.counts))
+        window, given = self.task.setting.window, self.task.archive
+        archive = given if isinstance(given, Archive) else None
+        # A job waits for its summaries, also where a saver would not.
+        roll = Roll(summary, window, self.counts, archive, self.rows.serde)
+        return summarise(proposals, lambda proposal: make_summaries(proposal, roll))
 
     def _proposed(self, thread: Thread) -> list[Proposal]:
         return decide(thread, self.task.setting, namespace_key=self.task.namespace_key)

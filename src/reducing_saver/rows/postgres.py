@@ -392,7 +392,7 @@ class PostgresRows:
             return
         one = replace(one, segments=inherited(one, read.rows, read.segments))
         read.held[key] = one
-        needs = [one.record.before] if one.record.before else []
+        needs = [*one.record.owed, *filter(None, [one.record.before])]
         if set(one.deltas) - one.folded.keys():
             needs += ancestors(read.rows[key], read.rows)
         if sends and one.parent:

@@ -274,7 +274,7 @@ def _noted(one: Kept, proposal: Proposal, settled: Reduction) -> CheckpointMetad
         none = frozenset[str]()
         evicted = {n: old.evicted.get(n, none) | new.evicted.get(n, none) for n in names}
         new = replace(new, evicted=evicted, before=old.before)
-    return replace(new, ancestor=old.ancestor).written(settled.metadata)
+    return replace(new, ancestor=old.ancestor, owed=old.owed).written(settled.metadata)
 
 
 def _owed(one: Kept, change: Change) -> Change:

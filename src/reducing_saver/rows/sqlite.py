@@ -216,7 +216,7 @@ class SqliteRows:
         return found
 
     def _needs(self, thread: str, one: Kept, rows: Mapping[Key, Row]) -> tuple[str, ...]:
-        needs = [one.record.before] if one.record.before else []
+        needs = [*one.record.owed, *filter(None, [one.record.before])]
         if set(one.deltas) - one.folded.keys():
             needs += ancestors(rows[one.key], rows)
         if one.checkpoint.get("v", 4) < 4 and one.parent and self._sends(thread, one):
