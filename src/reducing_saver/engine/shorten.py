@@ -1,0 +1,185 @@
+"""Make a content shorter: verbatim parts of it, and one line that says what is left out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .contents import Path, inline, media_at, replaced, text_block, texts_at, with_fields
+from .counters import count_bytes
+from .excerpt import Count, Excerpt, KeyOf, Oversize, Short, line, marked, whole_key
+from .messages import Message
+from .oversize import find, kept_history, with_history
+from .parts import GAP, Part, cut, leaves, overhead, render
+
+_KEY = "0" * 24 + "." + "0" * 24
+_SHARE = 6
+"""A part has at most so small a share of the room, so that several fit."""
+
+_LEAST_PART, _MOST_PART = 60, 1_200
+_TRIES = 8
+
+
+class Cut:
+    """Hold a content in parts, of which a selector says which are worth keeping."""
+
+    def __init__(self, oversize: Oversize, count: Count) -> None:
+        self.oversize = oversize
+        self._count = count
+        self._whole = count(oversize.message)
+        self._texts = texts_at(oversize.message) if oversize.cap is not None else []
+        self._length = sum(len(text) for _, text in self._texts)
+        self._room = self._first_room()
+        size = min(_MOST_PART, max(_LEAST_PART, self._room // _SHARE))
+        self._trees = [cut(text, size) for _, text in self._texts]
+        self._leaves = [
+            (slot, part, above)
+            for slot, tree in enumerate(self._trees)
+            for part, above in leaves(tree)
+        ]
+
+    @property
+    def parts(self) -> list[str]:
+        """Return the text of each part, in order."""
+        return [self._texts[slot][1][part.start : part.end] for slot, part, _ in self._leaves]
+
+    def shorten(self, ranking: Sequence[int], key: str | None = None) -> Short | None:
+        """Return the message with the parts that come first in a ranking, as many as fit.
+
+        Parts that are not named come last, from both ends. None where nothing gets smaller.
+        """
+        original, cap = self.oversize.message, self.oversize.cap
+        key = whole_key(original) or key
+        changed = self._without_bytes(original, key)
+        cuts = cap is not None and bool(self._leaves)
+        if cap is not None and cuts:
+            changed = self._fitted(changed, ranking, cap, key)
+        if changed is original:
+            return None
+        short = marked(changed, key, cut=cuts)
+        saved = self._whole - self._count(short)
+        # Nobody knows how large an artifact is that is no plain data.
+        grown = not self.oversize.artifact and count_bytes(short) >= count_bytes(original)
+        if saved < 0 or grown:
+            return None
+        return Short(short, self.oversize.why, saved)
+
+    def _first_room(self) -> int:
+        """Estimate how many characters of text there is room for."""
+        cap = self.oversize.cap
+        if cap is None:
+            return 0
+        bare = self._count(self._with_texts(self.oversize.message, [""] * len(self._texts)))
+        per_token = self._length / max(1, self._whole - bare)
+        return max(0, int((cap - bare) * per_token) - len(line(self._whole, self._whole, _KEY)))
+
+    def _with_texts(self, message: Message, texts: Sequence[str]) -> Message:
+        values = {path: text for (path, _), text in zip(self._texts, texts, strict=True)}
+        return (replaced(message, values) if values else message) or message
+
+    def _fitted(self, base: Message, ranking: Sequence[int], cap: int, key: str | None) -> Message:
+        order = [] if self.oversize.collapses else _complete(ranking, len(self._leaves))
+        room, best = self._room, base
+        for attempt in range(_TRIES):
+            chosen = self._choose(order, room)
+            best = self._rendered(base, chosen, key)
+            size = self._count(best)
+            if size <= cap or not chosen:
+                return best
+            room = 0 if attempt == _TRIES - 2 else int(room * min(0.95, cap / size))
+        return best
+
+    def _choose(self, order: Sequence[int], room: int) -> set[int]:
+        """Take parts in this order while there is room, with what they stand in."""
+        chosen: set[int] = set()
+        opened: set[tuple[int, int, int]] = set()
+        left = room
+        for place in order:
+            slot, part, above = self._leaves[place]
+            around = {(slot, one.start, one.head): overhead(one) for one in above}
+            cost = part.end - part.start + len(GAP) + 1
+            cost += sum(size for name, size in around.items() if name not in opened)
+            if cost <= left:
+                left -= cost
+                chosen.add(place)
+                opened.update(around)
+            elif left < _LEAST_PART:
+                break
+        return chosen
+
+    def _rendered(self, base: Message, chosen: set[int], key: str | None) -> Message:
+        starts: list[set[int]] = [set() for _ in self._trees]
+        for place in chosen:
+            slot, part, _ = self._leaves[place]
+            starts[slot].add(part.start)
+        cut_slots = [i for i, tree in enumerate(self._trees) if _is_cut(tree, starts[i])]
+        last = cut_slots[-1] if cut_slots else -1
+
+        def written(line: str) -> Message:
+            texts = [
+                render(text, tree, starts[i], line if i == last else None)
+                if i in cut_slots
+                else text
+                for i, ((_, text), tree) in enumerate(zip(self._texts, self._trees, strict=True))
+            ]
+            return self._with_texts(base, texts)
+
+        trial = self._count(written(line(self._whole, self._whole, key)))
+        return written(line(max(0, self._whole - trial), self._whole, key))
+
+    def _without_bytes(self, message: Message, key: str | None) -> Message:
+        """Return the message without the bytes of its media, and without its artifact."""
+        if self.oversize.media:
+            values: dict[Path, object] = {}
+            for path, block in media_at(message):
+                if found := inline(block):
+                    where = f"; kept whole as {key}" if key else ""
+                    said = f"{found.mime} left out: {found.size:,} bytes, sha256 {found.digest}"
+                    values[path] = text_block(block, f"[{said}{where}]")
+            message = (replaced(message, values) if values else None) or message
+        if self.oversize.artifact:
+            message = with_fields(message, {"artifact": None}) or message
+        return message
+
+
+def shorten(
+    messages: Sequence[Message],
+    excerpt: Excerpt,
+    count: Count,
+    *,
+    running: bool = False,
+    key_of: KeyOf = lambda message: None,
+) -> dict[int, Short]:
+    """Return the shorter messages of a list, by position: head and tail of what is too large. Pure.
+
+    `key_of` names where the whole of a message is kept.
+    """
+    found = {}
+    oversize = find(messages, excerpt, count, running=running)
+    if not running:
+        oversize = with_history(oversize, messages, excerpt, count)
+        oversize = kept_history(oversize, (), excerpt, count)
+    for one in oversize:
+        if short := Cut(one, count).shorten([], key_of(one.message)):
+            found[one.index] = short
+    return found
+
+
+def both_ends(count: int) -> list[int]:
+    """Return positions from both ends: two of the head for each one of the tail."""
+    order: list[int] = []
+    head, tail = 0, count - 1
+    while head <= tail:
+        take_tail = len(order) % 3 == 2
+        order.append(tail if take_tail else head)
+        head, tail = (head, tail - 1) if take_tail else (head + 1, tail)
+    return order
+
+
+def _complete(ranking: Sequence[int], count: int) -> list[int]:
+    """Return every position once: those of the ranking, then the others from both ends."""
+    named = dict.fromkeys(place for place in ranking if 0 <= place < count)
+    return [*named, *(place for place in both_ends(count) if place not in named)]
+
+
+def _is_cut(tree: Part, chosen: set[int]) -> bool:
+    return any(part.start not in chosen for part, _ in leaves(tree))
