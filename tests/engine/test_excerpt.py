@@ -23,7 +23,7 @@ from langchain_core.messages import (
 )
 
 from reducing_saver import ConfigurationError
-from reducing_saver.engine import Window, problems
+from reducing_saver.engine import Verdict, Window, problems, reduce_messages
 from reducing_saver.engine.contents import texts_at
 from reducing_saver.engine.counters import count_bytes
 from reducing_saver.engine.excerpt import EXCERPT_KEY, Excerpt, is_cut, is_excerpt, whole_key
@@ -486,3 +486,39 @@ def test_a_hostile_result_is_cut_although_it_has_our_line() -> None:
 
 def test_an_excerpt_is_written_in_the_notation_too() -> None:
     assert cut_ids(write("H A(a) T(a)", say=words(900)), Excerpt(100)) == ["m2"]
+
+
+# -------------------------------------------------------------------------------------- plans
+
+
+def test_a_plan_counts_excerpts_and_says_why() -> None:
+    """C12: below a token window the newest question and its turn stay, the result is cut."""
+    messages = [HumanMessage("q1"), *rounds("a"), HumanMessage("q2"), *rounds("b", "c")]
+    window = Window(("tokens", 900), ("tokens", 1_000), ("tokens", 4_000))
+    whole = reduce_messages(messages, window)
+    assert len(whole.evicted) == 3
+    reduced = reduce_messages(messages, window, excerpt=Excerpt(200))
+    assert reduced.evicted == ()
+    assert [m.id for m in reduced.messages] == [m.id for m in messages]
+    assert sum(map(COUNT, reduced.messages)) < 900
+    actions = reduced.plan.actions
+    assert [str(a.verdict) for a in actions] == ["keep", "excerpt", "keep", "excerpt", "excerpt"]
+    assert "larger than its cap" in str(reduced.plan)
+    assert "3 contents become excerpts" in str(reduced.plan)
+    kept = reduced.plan.total("tokens", Verdict.KEEP)
+    assert kept == sum(map(COUNT, reduced.messages)) < reduced.plan.total("tokens")
+
+
+@pytest.mark.parametrize("pinned", [(), ("todo",)], ids=["plain", "pinned"])
+def test_what_leaves_is_whole(pinned: tuple[str, ...]) -> None:
+    messages = [HumanMessage("q1"), *rounds("a"), HumanMessage("q2"), *rounds("b")]
+    window = Window(("messages", 3), ("messages", 4), pinned=pinned)
+    reduced = reduce_messages(messages, window, excerpt=Excerpt(200))
+    assert list(reduced.evicted) == messages[:3]
+    assert reduced.messages[:2] == messages[3:5]
+    assert is_cut(reduced.messages[2])
+    assert set(reduced.plan.excerpted) == {5}
+    assert [str(a.verdict) for a in reduced.plan.actions] == ["evict", "evict", "keep", "excerpt"]
+    kept = reduced.plan.keeping_all()
+    assert len(kept.staying) == 6
+    assert not kept.changes

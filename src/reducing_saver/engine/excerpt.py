@@ -108,10 +108,15 @@ class Excerpt:
 
 
 class Task(NamedTuple):
-    """Hold what the parts worth keeping have to answer: texts of a person and of a tool call."""
+    """Hold what the parts worth keeping have to answer.
+
+    That is the newest human message, the arguments of the call, and what the person and the agent
+    said before (its end), with the name of the tool.
+    """
 
     question: str = ""
     arguments: str = ""
+    earlier: str = ""
     tool: str = ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ from .messages import field as read
 from .units import starts_turn
 
 _CALLS = frozenset({"tool_use", "tool_call", "function_call"})
+_EARLIER = 8_000
+"""How many characters of what was said before are taken for the task."""
 
 
 class Asked(NamedTuple):
@@ -38,7 +40,7 @@ def find(
     turn = _current_turn(messages)
     spared = _spared(messages, turn, excerpt.spare_last) if running else frozenset()
     results = [i for i in suspects if role(messages[i]) is Role.TOOL]
-    asked, question = _asked(messages, results), _question(messages)
+    asked, said = _asked(messages, results), _said(messages)
     found = []
     for i in suspects:
         message, named = messages[i], asked.get(i)
@@ -49,7 +51,7 @@ def find(
             i,
             message,
             Why.OVERSIZE,
-            _task(question, named or ()),
+            _task(said, named or ()),
             cap=cap if cap is not None and count(message) > cap else None,
             media=i < turn and _drops_media(message, named, excerpt),
             artifact=named is not None and _drops_artifact(message, excerpt),
@@ -136,15 +138,14 @@ def with_history(
     caps = {i: one.cap for i, one in chosen.items() if one.cap is not None}
     if sum(min(size, caps.get(i, size)) for i, size in sizes.items()) <= limit:
         return list(found)
-    asked = _asked(messages, results)
-    question = _question(messages)
+    asked, said = _asked(messages, results), _said(messages)
     for i, size in sizes.items():
         named = asked[i] or [Asked("", "")]
         if any(excerpt.cap(one.tool) is None for one in named) or size <= LEAST_TOKENS:
             continue
         if _is_placeholder(messages[i]):
             continue
-        base = chosen.get(i) or Oversize(i, messages[i], Why.HISTORY, _task(question, named))
+        base = chosen.get(i) or Oversize(i, messages[i], Why.HISTORY, _task(said, named))
         chosen[i] = replace(base, why=Why.HISTORY, cap=min(base.cap or size, size))
     return [chosen[i] for i in sorted(chosen)]
 
@@ -189,14 +190,27 @@ def _is_placeholder(message: Message) -> bool:
     return not any(left)
 
 
-def _task(question: str, asked: Iterable[Asked]) -> Task:
+def _task(said: tuple[str, str], asked: Sequence[Asked]) -> Task:
     arguments = "\n".join(one.arguments for one in asked)
-    return Task(question, arguments, ", ".join(one.tool for one in asked))
+    question, earlier = said
+    return Task(question, arguments, earlier, ", ".join(one.tool for one in asked))
 
 
-def _question(messages: Sequence[Message]) -> str:
+def _said(messages: Sequence[Message]) -> tuple[str, str]:
+    """Return the newest human message, and the end of what was said before and after it."""
     turn = _current_turn(messages)
-    return plain_text(messages[turn]) if messages and starts_turn(messages[turn]) else ""
+    question = plain_text(messages[turn]) if messages and starts_turn(messages[turn]) else ""
+    found: list[str] = []
+    room = _EARLIER
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if room <= 0:
+            break
+        if index != turn and role(message) in (Role.HUMAN, Role.AI) and not is_summary(message):
+            text = plain_text(message)[-room:]
+            found.append(text)
+            room -= len(text)
+    return question, "\n".join(reversed(found))
 
 
 def _asked(messages: Sequence[Message], results: Sequence[int]) -> dict[int, list[Asked]]:
