@@ -52,6 +52,7 @@ LAYERS = [
     "_recall_words",
     "_select",
     "_reduction",
+    "_contents",
     "_arguments",
     "_roll",
     "_notices",

@@ -9,11 +9,12 @@ from ._hooks import Background, Eviction, RememberFacts, messages_hook
 from ._recall import recall_tool
 from ._retain import Retain
 from ._saver import ReducingSaver
+from ._select import HeadTail, Hosted, Nearest, Selector, SelectorError, Words
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
 from ._summary_call import SummaryError
 from ._version import __version__
-from .engine import Reduced, Window, reduce_messages
+from .engine import Excerpt, Reduced, Task, Window, reduce_messages
 from .jobs.erase import erase
 from .jobs.gc import gc
 from .jobs.policy import Policy
@@ -27,8 +28,12 @@ __all__ = [
     "ConfigurationError",
     "Discard",
     "Eviction",
+    "Excerpt",
     "ForwardingSaver",
+    "HeadTail",
+    "Hosted",
     "JobError",
+    "Nearest",
     "NotASaverError",
     "Policy",
     "Reduced",
@@ -38,12 +43,16 @@ __all__ = [
     "RememberFacts",
     "Report",
     "Retain",
+    "Selector",
+    "SelectorError",
     "Stats",
     "StoreArchive",
     "Summary",
     "SummaryError",
+    "Task",
     "Window",
     "WindowError",
+    "Words",
     "__version__",
     "compact",
     "erase",

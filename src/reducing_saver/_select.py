@@ -89,6 +89,13 @@ class Words:
 
     def rank(self, parts: Sequence[str], task: Task) -> Sequence[int]:
         """Return the parts that share words with the task, and the ends, the best first."""
+        return self._ranked(parts, task)
+
+    async def arank(self, parts: Sequence[str], task: Task) -> Sequence[int]:
+        """Return the parts that share words with the task, and the ends, the best first."""
+        return self._ranked(parts, task)
+
+    def _ranked(self, parts: Sequence[str], task: Task) -> list[int]:
         asked = [word for word in _stemmed("\n".join(filter(None, task[:3]))) if _tells(word)]
         found = likeness(asked, [_stemmed(part) for part in parts])
         best = max(found, default=0.0) or 1.0
@@ -96,10 +103,6 @@ class Words:
         for place, end in enumerate(both_ends(len(parts))[: self.ends]):
             scores[end] += 1 - place / self.ends
         return sorted((i for i, one in enumerate(scores) if one > 0), key=lambda i: -scores[i])
-
-    async def arank(self, parts: Sequence[str], task: Task) -> Sequence[int]:
-        """Return the parts that share words with the task, and the ends, the best first."""
-        return self.rank(parts, task)
 
 
 class Nearest:

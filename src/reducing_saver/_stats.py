@@ -23,6 +23,8 @@ class ChannelStats(NamedTuple):
     - `stuck`: puts in which the current turn or pins alone were larger than a mark.
     - `unmoved`: puts at rest that could not be reduced, since the saver counts no version on.
     - `failures`: puts in which reducing failed, and the list was stored as it was.
+    - `excerpted`: contents that became excerpts, each counted once in a run, and the tokens that
+      this saves in a list: `tokens_saved`; `would_excerpt` and `would_save` with `shadow=True`.
     """
 
     puts: int = 0
@@ -36,6 +38,10 @@ class ChannelStats(NamedTuple):
     stuck: int = 0
     unmoved: int = 0
     failures: int = 0
+    excerpted: int = 0
+    would_excerpt: int = 0
+    tokens_saved: int = 0
+    would_save: int = 0
 
     def plus(self, other: ChannelStats) -> ChannelStats:
         """Return the sum of both."""
@@ -55,6 +61,7 @@ class Stats:
     summary_calls: int = 0
     summary_failures: int = 0
     summary_seconds: float = 0.0
+    selector_failures: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> ChannelStats:
@@ -100,6 +107,13 @@ class Counts:
                 summary_failures=s.summary_failures + (calls is None),
                 summary_seconds=s.summary_seconds + seconds,
             )
+
+    def add_selector_failure(self, reason: str) -> None:
+        """Add a content that stays whole because nothing was selected."""
+        with self._lock:
+            known = self._stats.selector_failures
+            failures = {**known, reason: known.get(reason, 0) + 1}
+            self._stats = replace(self._stats, selector_failures=failures)
 
     def add_archive_failure(self) -> None:
         """Add a put that evicted nothing because the archive failed."""

@@ -166,6 +166,14 @@ def whole_key(message: Message) -> str | None:
     return key if isinstance(key, str) else None
 
 
+def marked_key(message: Message) -> str | None:
+    """Return the key in the mark of an excerpt; never one of a line, which anybody may write."""
+    extra = read(message, "additional_kwargs")
+    mark = extra.get(EXCERPT_KEY) if isinstance(extra, dict) else None
+    key = mark.get("key") if isinstance(mark, dict) else None
+    return key if isinstance(key, str) else None
+
+
 def _mark(message: Message) -> Mapping[str, object] | None:
     """Return what an excerpt carries; None where it is none."""
     extra = read(message, "additional_kwargs")

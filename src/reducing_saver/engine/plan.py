@@ -94,9 +94,9 @@ class Plan:
     when: When
     passed: tuple[Mark, ...] = ()
     stuck: bool = False
-    shorter: Mapping[int, Short] = field(default_factory=dict, repr=False)
     _cut: range | None = field(default=None, repr=False)
     _decided: tuple[tuple[Unit, ...], tuple[Reason, ...]] | None = field(default=None, repr=False)
+    shorter: Mapping[int, Short] = field(default_factory=dict, repr=False)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -253,7 +253,7 @@ def plan(
     if when is When.REST and not crossing and (cut := _plain_cut(counted, window, room)):
         left = counted[cut.stop :]
         stuck = any(_measure(left, mark.measure, window) > mark.value for mark in passed)
-        return Plan(messages, window, when, passed, stuck, shorter, cut)
+        return Plan(messages, window, when, passed, stuck, cut, shorter=shorter)
     units = tuple(split(messages))
     small = tuple(_with_excerpts(unit, shorter) for unit in units) if shorter else units
     reasons = _Decision(small, window, when, passed, crossing=crossing, room=room).reasons()
@@ -261,7 +261,8 @@ def plan(
         passed = (*passed, window.cap)
     kept = [unit for unit, r in zip(small, reasons, strict=True) if r.verdict is Verdict.KEEP]
     stuck = any(_sum(kept, mark.measure, window) > mark.value for mark in passed)
-    return Plan(messages, window, when, passed, stuck, shorter, None, (units, reasons))
+    decided = (units, reasons)
+    return Plan(messages, window, when, passed, stuck, None, decided, shorter=shorter)
 
 
 def shortened(messages: Sequence[Message], shorter: Mapping[int, Short]) -> list[Message]:

@@ -183,6 +183,16 @@ class Cut:
         return message
 
 
+def stand_in(one: Oversize, count: Count) -> Short:
+    """Return something as large as the excerpt will be, to plan with; it is never stored."""
+    message = one.message
+    if one.cap is None:
+        return Short(message, one.why)
+    share = min(1.0, one.cap / max(1, count(message)))
+    values = {path: text[: int(len(text) * share)] for path, text in texts_at(message)}
+    return Short(replaced(message, values) or message, one.why)
+
+
 def shorten(
     messages: Sequence[Message],
     excerpt: Excerpt,
