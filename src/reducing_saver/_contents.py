@@ -240,6 +240,11 @@ class Contents:
             steps.append(step.with_excerpts(mine, made=len(new), saved=saved))
         return replace(proposal, steps=tuple(steps))
 
+    @property
+    def looks_at_writes(self) -> bool:
+        """Tell whether pending writes are looked at: for an artifact that nobody can write, too."""
+        return self.excerpt.writes or self.excerpt.artifact != "keep"
+
     def short_writes(
         self, writes: Sequence[tuple[str, Any]], places: Mapping[str, Place]
     ) -> tuple[list[tuple[str, Any]], list[Entry]]:
@@ -260,6 +265,8 @@ class Contents:
             for one in find(messages, self.excerpt, self._count, running=False)
             if identifier(one.message) is not None
         ]
+        if not self.excerpt.writes:
+            oversize = [_artifact_alone(one) for one in oversize if one.artifact]
         left = list(messages)
         for one in oversize:
             key = entry_key(one.message, None, one.index) if self._archives else None
@@ -274,6 +281,10 @@ def older_results(step: Step) -> list[Oversize]:
     """Return the results of earlier turns that stay and are to be held against the task."""
     staying = _staying(step) if step.oversize else frozenset()
     return [one for one in step.oversize if one.why is Why.HISTORY and one.index in staying]
+
+
+def _artifact_alone(one: Oversize) -> Oversize:
+    return replace(one, why=Why.ARTIFACT, cap=None, media=False)
 
 
 def keys_of_wholes(leave: Leave) -> list[str]:

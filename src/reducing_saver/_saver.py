@@ -601,7 +601,7 @@ class ReducingSaver(ForwardingSaver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
     ) -> tuple[Sequence[tuple[str, Any]], builtins.list[Entry]]:
         contents = self._contents
-        if contents is None or not contents.excerpt.writes or self.shadow:
+        if contents is None or not contents.looks_at_writes or self.shadow:
             return writes, []
         if not self._reduces(config):
             return writes, []

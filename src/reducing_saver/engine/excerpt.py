@@ -53,7 +53,7 @@ class Excerpt:
     - `never`: tools whose results are never cut, as those that cannot be had again.
     - `humans`: also the text of human messages.
     - `artifact`: what a tool keeps beside its content: `"keep"`, `"drop"`, or the bytes it may have
-      (what is no plain data counts as more).
+      (what is no plain data counts as more). Also of spared results, and in pending writes.
     - `media`: `"older"` replaces images, audio and files in earlier turns, where their bytes stand
       in the message, by their type, size and hash.
     - `history_max_tokens`: where the tool results of earlier turns together are larger, only those
