@@ -224,20 +224,23 @@ class Contents:
     def settled(self, proposal: Proposal, batch: Batch, *, archived: bool) -> Proposal:
         """Return the proposal with its excerpts; without those whose whole was not archived."""
         used = dict(batch.ready)
-        fresh: list[Job] = []
+        made: dict[int, tuple[int, int]] = {}
         for job in batch.jobs:
             if job.short is None or (job.entry is not None and not archived):
                 continue
             used[job.place] = job.short
-            fresh.append(job)
             one = job.cut.oversize
+            before = self.known(one.message)
+            # A result may lose its artifact first, and be cut when it is no longer spared.
+            count, saved = made.get(job.place[0], (0, 0))
+            saved += job.short.saved - (before.saved if before else 0)
+            made[job.place[0]] = (count + (before is None), saved)
             self._made.remember(one.message, Made(_asked(one), job.short))
         steps = []
         for number, step in enumerate(proposal.steps):
             mine = {index: short for (owner, index), short in used.items() if owner == number}
-            new = [job.short for job in fresh if job.place[0] == number and job.short]
-            saved = sum(short.saved for short in new)
-            steps.append(step.with_excerpts(mine, made=len(new), saved=saved))
+            count, saved = made.get(number, (0, 0))
+            steps.append(step.with_excerpts(mine, made=count, saved=saved))
         return replace(proposal, steps=tuple(steps))
 
     @property
