@@ -53,6 +53,7 @@ LAYERS = [
     "_select",
     "_reduction",
     "_contents",
+    "_budget",
     "_arguments",
     "_roll",
     "_notices",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._archive import Archive, Discard, StoreArchive
+from ._budget import CheckpointTooLargeError
 from ._errors import ConfigurationError, JobError, ReducingSaverError, ReductionError, WindowError
 from ._forwarding import ForwardingSaver, NotASaverError
 from ._hooks import Background, Eviction, RememberFacts, messages_hook
@@ -25,6 +26,7 @@ __all__ = [
     "Archive",
     "Background",
     "ChannelStats",
+    "CheckpointTooLargeError",
     "ConfigurationError",
     "Discard",
     "Eviction",

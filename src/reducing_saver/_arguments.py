@@ -14,6 +14,8 @@ from ._select import check_selector
 from ._summary import Summary
 from .engine import Excerpt, Window
 
+LEAST_BYTES = 10_000
+
 _EXAMPLES = {
     "channels": '("messages",)',
     "copies": '("llm_input_messages",)',
@@ -53,6 +55,12 @@ def check_excerpt(excerpt: object, selector: object) -> None:
     check_selector(selector)
     if excerpt is None:
         raise ConfigurationError("selector", selector, "one with an excerpt=Excerpt(...)")
+
+
+def check_max_bytes(limit: object) -> None:
+    """Raise for what is no limit, or one that hardly holds an empty checkpoint."""
+    if limit is not None and (type(limit) is not int or limit < LEAST_BYTES):
+        raise ConfigurationError("max_bytes", limit, f"bytes, {LEAST_BYTES:,} at least, or None")
 
 
 def check_hooks(hooks: object) -> None:

@@ -273,6 +273,29 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
     return Proposal(offer, when, tuple(steps))
 
 
+def shortening(proposal: Proposal, setting: Setting, excerpt: Excerpt, known: Known) -> Proposal:
+    """Return a proposal in which contents are cut to other sizes; what leaves, leaves as before."""
+    offer = replace(proposal.offer, known=known)
+    cut = replace(setting, excerpt=excerpt)
+    steps = []
+    for step in proposal.steps:
+        found = _with_oversize(step, excerpt, setting.window, When.REST)
+        shorter = _stand_ins(offer, found, cut)
+        decided = step.plan or Plan(step.left, setting.window, proposal.when)
+        steps.append(_with_plan(offer, found, replace(decided, shorter=shorter)))
+    return Proposal(offer, proposal.when, tuple(steps))
+
+
+def tightened(proposal: Proposal, window: Window) -> Proposal:
+    """Return a proposal in which more leaves, down to half of a window; nothing is summarised."""
+    steps = []
+    for step in proposal.steps:
+        shorter = step.plan.shorter if step.plan else {}
+        decided = plan(step.left, window, when=proposal.when, crossing=True, shorter=shorter)
+        steps.append(_with_plan(proposal.offer, step, decided))
+    return replace(proposal, steps=tuple(steps))
+
+
 def settle(proposal: Proposal, setting: Setting) -> Reduction:
     """Return what a put stores. Pure: nothing that was offered is changed."""
     offer, when = proposal.offer, proposal.when
@@ -379,15 +402,20 @@ def _idle(offer: Offer, step: Step, setting: Setting, when: When) -> Step:
 
 
 def _planned(offer: Offer, step: Step, setting: Setting, when: When) -> Step:
-    channel = step.place.channel
-    moved = channel in offer.new_versions
+    moved = step.place.channel in offer.new_versions
     if not moved and when is not When.REST:
         # Postgres stores nothing here, SQLite the whole state: both must hold the parent's list.
         return _idle(offer, step, setting, when)
     room = {} if ":" in offer.namespace else setting.room
     shorter = _stand_ins(offer, step, setting)
     decided = plan(step.left, setting.window, when=when, room=room, shorter=shorter)
-    if not (decided.changes or decided.shorter) or moved:
+    return _with_plan(offer, step, decided)
+
+
+def _with_plan(offer: Offer, step: Step, decided: Plan) -> Step:
+    """Return the step with a plan, and with a new version where nobody has moved the list's."""
+    channel = step.place.channel
+    if not (decided.changes or decided.shorter) or channel in offer.new_versions:
         return replace(step, plan=decided)
     version = successor(offer.checkpoint["channel_versions"].get(channel), offer.next_version)
     if version is None:

@@ -23,12 +23,14 @@ from ._arguments import (
     check_archive,
     check_excerpt,
     check_hooks,
+    check_max_bytes,
     check_reducer,
     check_summary,
     check_window,
     flag,
     names,
 )
+from ._budget import LEVELS, Budget, CheckpointTooLargeError
 from ._channel import Place, at_rest, read
 from ._contents import Contents, keys_of_wholes, with_wholes
 from ._copies import bound_writes, repeats
@@ -86,6 +88,8 @@ class ReducingSaver(ForwardingSaver):
     - `excerpt`: which contents are stored as excerpts, as `Excerpt(max_tokens=2_000)`; `selector`
       says which parts of them are kept: `HeadTail()` by default, `Words()`, `Nearest(embeddings)`,
       `Hosted(ask)`. With an archive the whole is kept, see `original`.
+    - `max_bytes`: what the store inside takes of one checkpoint, with its metadata. What is larger
+      is cut, then evicted without a summary, and what still is raises `CheckpointTooLargeError`.
     - `summary`: a `Summary` that takes the place of what leaves.
     - `on_evict`: hooks that are told what left, after its checkpoint is stored; `namespace_key`
       names the key in the run's config that says whose memory it is (else the thread's).
@@ -113,6 +117,7 @@ class ReducingSaver(ForwardingSaver):
         archive: Archive | Discard | None = None,
         excerpt: Excerpt | None = None,
         selector: Selector | None = None,
+        max_bytes: int | None = None,
         summary: Summary | None = None,
         archive_removed: bool = True,
         on_evict: Sequence[Hook] = (),
@@ -131,6 +136,7 @@ class ReducingSaver(ForwardingSaver):
         check_window(window)
         check_archive(archive, inner)
         check_excerpt(excerpt, selector)
+        check_max_bytes(max_bytes)
         check_summary(summary)
         check_hooks(on_evict)
         check_reducer(messages_reducer)
@@ -154,20 +160,24 @@ class ReducingSaver(ForwardingSaver):
         self._lineage = Lineage()
         self._counts = Counts()
         self._delivery = Delivery(tuple(on_evict), self._archive, self._counts, inner.serde)
-        self._contents: Contents | None = None
-        if excerpt is not None:
-            self._contents = Contents(
-                excerpt,
-                selector or HeadTail(),
-                window=window,
-                serde=inner.serde,
-                archives=self._archive is not None,
-                count_failure=self._counts.add_selector_failure,
-            )
+        self._contents = self._cuts(excerpt, selector) if excerpt is not None else None
+        self._budget = None if max_bytes is None else Budget(max_bytes, inner.serde, window)
+        cuts = self._budget.excerpts(excerpt) if self._budget else ()
+        self._ladder = tuple(self._cuts(one, None) for one in cuts)
         self._tells = bool(on_evict) and self._archive is not None
         self._notices = Notices()
         if archive is None and not shadow:
             warnings.warn(_NOTHING_KEPT, stacklevel=2)
+
+    def _cuts(self, excerpt: Excerpt, selector: Selector | None) -> Contents:
+        return Contents(
+            excerpt,
+            selector or HeadTail(),
+            window=self.window,
+            serde=self.inner.serde,
+            archives=self._archive is not None,
+            count_failure=self._counts.add_selector_failure,
+        )
 
     def __repr__(self) -> str:
         state = ", shadow=True" if self.shadow else ""
@@ -202,6 +212,8 @@ class ReducingSaver(ForwardingSaver):
                 step = self._reduced(config, step)
             elif self._archive is not None:
                 step = carried(step, self._trace(config), self._setting)
+        except CheckpointTooLargeError:
+            raise
         except Exception as error:
             step = self._failed(config, step, error)
         stored = super().put(config, step.checkpoint, step.metadata, step.new_versions)
@@ -223,6 +235,8 @@ class ReducingSaver(ForwardingSaver):
                 step = await self._areduced(config, step)
             elif self._archive is not None:
                 step = carried(step, await self._atrace(config), self._setting)
+        except CheckpointTooLargeError:
+            raise
         except Exception as error:
             step = self._failed(config, step, error)
         stored = await super().aput(config, step.checkpoint, step.metadata, step.new_versions)
@@ -515,12 +529,15 @@ class ReducingSaver(ForwardingSaver):
         if self._summary is not None:
             proposal = summarise(proposal, self._summary, self.window, self._counts)
         reduction = settle(proposal, self._setting)
+        if self._budget is not None:
+            proposal, reduction = self._fitted(config, proposal, reduction, self._budget)
         try:
             reduction = self._archived(reduction)
         except Exception as error:
             self._counts.add_archive_failure()
             self._notices.archive_failed(config, error)
-            return settle(proposal.held_back(patience(self.window)), self._setting)
+            held = settle(proposal.held_back(patience(self.window)), self._setting)
+            return self._within(config, held)
         return reduction
 
     async def _areduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
@@ -534,12 +551,15 @@ class ReducingSaver(ForwardingSaver):
         if self._summary is not None:
             proposal = await asummarise(proposal, self._summary, self.window, self._counts)
         reduction = settle(proposal, self._setting)
+        if self._budget is not None:
+            proposal, reduction = await self._afitted(config, proposal, reduction, self._budget)
         try:
             reduction = await self._aarchived(reduction)
         except Exception as error:
             self._counts.add_archive_failure()
             self._notices.archive_failed(config, error)
-            return settle(proposal.held_back(patience(self.window)), self._setting)
+            held = settle(proposal.held_back(patience(self.window)), self._setting)
+            return self._within(config, held)
         return reduction
 
     def _shortened(
@@ -565,6 +585,59 @@ class ReducingSaver(ForwardingSaver):
             except Exception as error:
                 archived = self._not_kept(config, error)
         return contents.settled(proposal, batch, archived=archived)
+
+    def _fitted(
+        self, config: RunnableConfig, proposal: Proposal, reduction: Reduction, budget: Budget
+    ) -> tuple[Proposal, Reduction]:
+        """Return what fits into the bytes that the store inside takes."""
+        size = self._measured(config, reduction, budget)
+        if size <= budget.limit:
+            return proposal, reduction
+        for smaller, contents in budget.rungs(proposal, self._setting, self._ladder, size):
+            tried = self._shortened(config, smaller, contents)
+            reduction = settle(tried, self._setting)
+            if budget.size(reduction) <= budget.limit:
+                return tried, reduction
+        raise self._too_large(config, reduction, budget)
+
+    async def _afitted(
+        self, config: RunnableConfig, proposal: Proposal, reduction: Reduction, budget: Budget
+    ) -> tuple[Proposal, Reduction]:
+        """Return what fits into the bytes that the store inside takes."""
+        size = self._measured(config, reduction, budget)
+        if size <= budget.limit:
+            return proposal, reduction
+        for smaller, contents in budget.rungs(proposal, self._setting, self._ladder, size):
+            tried = await self._ashortened(config, smaller, contents)
+            reduction = settle(tried, self._setting)
+            if budget.size(reduction) <= budget.limit:
+                return tried, reduction
+        raise self._too_large(config, reduction, budget)
+
+    def _measured(self, config: RunnableConfig, reduction: Reduction, budget: Budget) -> int:
+        size = budget.size(reduction)
+        level = next((level for level in LEVELS if size >= level * budget.limit), None)
+        if level is not None:
+            self._notices.filling(config, round(level * 100), size, budget.limit)
+        return size
+
+    def _within(self, config: RunnableConfig, reduction: Reduction) -> Reduction:
+        """Return what is stored although the archive failed; raise where it is too large."""
+        if self._budget is not None and self._budget.size(reduction) > self._budget.limit:
+            raise self._too_large(config, reduction, self._budget)
+        return reduction
+
+    def _too_large(
+        self, config: RunnableConfig, reduction: Reduction, budget: Budget
+    ) -> CheckpointTooLargeError:
+        key = key_of(config)
+        return CheckpointTooLargeError(
+            key.thread,
+            key.namespace,
+            size=budget.size(reduction),
+            limit=budget.limit,
+            channels=budget.channels(reduction),
+        )
 
     def _not_kept(self, config: RunnableConfig, error: Exception) -> bool:
         self._counts.add_archive_failure()

@@ -15,7 +15,7 @@ from .contents import texts_at, with_fields
 from .messages import Message
 from .messages import field as read
 
-Media: TypeAlias = Literal["keep", "older"]
+Media: TypeAlias = Literal["keep", "older", "all"]
 Count: TypeAlias = Callable[[Message], int]
 KeyOf: TypeAlias = Callable[[Message], str | None]
 
@@ -55,7 +55,7 @@ class Excerpt:
     - `artifact`: what a tool keeps beside its content: `"keep"`, `"drop"`, or the bytes it may have
       (what is no plain data counts as more). Also of spared results, and in pending writes.
     - `media`: `"older"` replaces images, audio and files in earlier turns, where their bytes stand
-      in the message, by their type, size and hash.
+      in the message, by their type, size and hash; `"all"` also those of the current turn.
     - `history_max_tokens`: where the tool results of earlier turns together are larger, only those
       that answer the current task stay, as excerpts; of the others the line alone.
     - `writes`: also in pending writes, which only a run that was broken off reads.
@@ -87,7 +87,7 @@ class Excerpt:
         if self.artifact not in ("keep", "drop"):
             _whole("artifact", self.artifact, least=0, also='"keep", "drop" or ')
         if self.media not in _MEDIA:
-            raise ConfigurationError("media", self.media, '"keep" or "older"')
+            raise ConfigurationError("media", self.media, '"keep", "older" or "all"')
         if self.history_max_tokens is not None:
             _whole("history_max_tokens", self.history_max_tokens, least=LEAST_TOKENS)
         both = {*self.exclude, *self.never}.intersection(self.include or ())

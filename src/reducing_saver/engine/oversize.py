@@ -53,7 +53,7 @@ def find(
             Why.OVERSIZE,
             _task(said, named or ()),
             cap=cap if cap is not None and count(message) > cap else None,
-            media=i < turn and _drops_media(message, named, excerpt),
+            media=(i < turn or excerpt.media == "all") and _drops_media(message, named, excerpt),
             artifact=named is not None and _drops_artifact(message, excerpt),
         )
         if one.cap is not None:
