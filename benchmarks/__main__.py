@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import agent, counts, crossing, engine, growth, memory, put, reads, selection
+from . import agent, contents, counts, crossing, engine, growth, memory, put, reads, selection
 from .report import main
 
 ALL = {
@@ -16,6 +16,7 @@ ALL = {
     "growth": growth.run,
     "agent": agent.run,
     "memory": memory.run,
+    "contents": contents.run,
     "selection": selection.run,
 }
 

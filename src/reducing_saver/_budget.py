@@ -136,6 +136,8 @@ def _estimate(value: object, window: Window, depth: int = 0) -> int | None:
         return count_bytes(value) + 9
     if depth > 9 or not isinstance(value, dict | list | tuple | set):
         return None
+    if isinstance(value, list) and all(isinstance(one, BaseMessage) for one in value):
+        return _list_bytes(value, window) + (len(value) + 1) * _MESSAGE_BYTES
     items = [*value, *value.values()] if isinstance(value, dict) else value
     total = 9
     for item in items:

