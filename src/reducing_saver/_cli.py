@@ -22,7 +22,8 @@ from ._errors import WindowError
 from ._transcripts import Conversation, TranscriptError, read
 from ._version import __version__
 from ._words import listed
-from .engine import Window
+from .engine import Excerpt, Window
+from .engine.excerpt import LEAST_TOKENS
 from .engine.messages import calls
 from .engine.window import MEASURES
 
@@ -293,6 +294,16 @@ def try_(
     keep_latest_of: LatestOption = None,
     pin_first_human: FirstOption = False,
     token_counter: CounterOption = "approximate",
+    excerpt: Annotated[
+        int | None,
+        typer.Option(
+            "--excerpt",
+            metavar="TOKENS",
+            min=LEAST_TOKENS,
+            help="Tool results above this are stored as excerpts.",
+            show_default=False,
+        ),
+    ] = None,
     only: Annotated[
         str | None, typer.Option("--only", metavar="ID", help="Show this conversation only.")
     ] = None,
@@ -308,7 +319,8 @@ def try_(
     window = _window(keep, trigger, cap, pin, keep_latest_of, pin_first_human, token_counter)
     found = read(file)
     _warn_of_unknown_tools(found, {"--pin": pin, "--keep-latest-of": keep_latest_of})
-    trials = _trial.try_window(_chosen(found, only, file), window)
+    cut = None if excerpt is None else Excerpt(excerpt)
+    trials = _trial.try_window(_chosen(found, only, file), window, cut)
     if as_json:
         print_json({**_about(window), **_trial.as_json(trials)})
     else:
