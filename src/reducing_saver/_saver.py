@@ -766,9 +766,8 @@ class ReducingSaver(ForwardingSaver):
 
     def _packed(self, leave: Leave, wholes: Sequence[Entry]) -> builtins.list[Entry]:
         indexed = self._archive is not None and self._archive.index_text
-        known = {entry.key for entry in wholes}
-        packed = pack(leave, self.serde, plain_text if indexed else None)
-        return [entry for entry in packed if entry.key not in known]
+        lost = {*keys_of_wholes(leave)} - {entry.key for entry in wholes}
+        return pack(leave, self.serde, plain_text if indexed else None, lost=lost)
 
     def _prepared(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]

@@ -50,7 +50,10 @@ class ChannelStats(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Hold totals by channel, what the last put did, and how segments were delivered to hooks."""
+    """Hold totals by channel, what the last put did, and how segments were delivered to hooks.
+
+    `selector_failures`: contents that stay whole because nothing was selected, by reason.
+    """
 
     channels: Mapping[str, ChannelStats] = field(default_factory=dict)
     last_put: Mapping[str, ChannelStats] = field(default_factory=dict)

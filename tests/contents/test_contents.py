@@ -358,3 +358,22 @@ def test_bad_values_are_named() -> None:
     ):
         with pytest.raises(ConfigurationError, match=field):
             ReducingSaver(InMemorySaver(), WIDE, archive=Discard(), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("house", ["sqlite-sync"], indirect=True)
+def test_a_saver_without_excerpts_evicts_them_whole(house: House) -> None:
+    config = thread_config()
+    thread = config["configurable"]["thread_id"]
+    saver = house.saver(WIDE, excerpt=Excerpt(500))
+    play(house, saver, config, "one 1", "two 0", "three 0")
+    whole = house.transcript(saver, config)
+    assert results(whole)[0].content == lines("c.one.0")
+    window = Window(("turns", 1), ("turns", 1))
+    other = house.saver(window)
+    graph = agent().compile(checkpointer=other)
+    house.door.invoke(graph, {"messages": HumanMessage("four 0", id="h.four")}, config)
+    assert not results(listed(house, config))
+    told = house.transcript(other, config)
+    assert [m.id for m in told][: len(whole)] == [m.id for m in whole]
+    assert results(told)[0].content == lines("c.one.0")
+    assert len(house.entries(thread)) == 8
