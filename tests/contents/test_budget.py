@@ -314,3 +314,23 @@ def test_no_random_thread_is_refused(limit: int) -> None:
         assert [m.id for m in saver.transcript(line.config)] == [m.id for m in messages]
         if seed % 4 == 0:
             assert list(saver.transcript(line.config)) == messages
+
+
+# --------------------------------------------------------------------------------------- C12
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_c12_a_huge_result_is_cut_and_its_turn_stays(by: Any, rests: bool) -> None:
+    """C12: a window in tokens below the result: nothing of the current turn leaves."""
+    window = Window(("tokens", 2_000), ("tokens", 4_000), ("tokens", 8_000))
+    saver, _, _ = budgeted(
+        COSMOS, window=window, excerpt=Excerpt(1_000, spare_last=0), max_bytes=None
+    )
+    messages = [SystemMessage("s", id="s"), HumanMessage("q", id="h"), *rounds(1, "word " * 60_000)]
+    line = Line(saver, by)
+    stored = line.put(messages, rests=rests).checkpoint["channel_values"]["messages"]
+    assert [m.id for m in stored] == ["s", "h", "ac0", "tc0"]
+    assert stored[:3] == messages[:3]
+    assert is_cut(stored[3])
+    assert window.sizes("tokens").of(stored[3]) <= 1_000
+    assert by.collect(saver, "transcript", line.config) == messages
