@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from . import agent, compaction, counts, crossing, engine, growth, memory, put, reads
+from . import (
+    agent,
+    compaction,
+    contents,
+    counts,
+    crossing,
+    engine,
+    growth,
+    memory,
+    put,
+    reads,
+    selection,
+)
 from .report import main
 
 ALL = {
@@ -17,6 +29,8 @@ ALL = {
     "agent": agent.run,
     "memory": memory.run,
     "compaction": compaction.run,
+    "contents": contents.run,
+    "selection": selection.run,
 }
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ APART = {
     "_transcript._atranscript": "there is no async `yield from`",
 }
 # What calls models and hooks, and what only names methods, is no door of a saver.
-ELSEWHERE = ("_archive.Archive", "_hooks", "_stores", "_summary", "_recall", "demo", "source")
+ELSEWHERE = ("_archive.Archive", "_hooks", "_stores", "_summary", "_recall", "_select")
+ELSEWHERE += ("demo", "source")
 
 
 class Plain(ast.NodeTransformer):

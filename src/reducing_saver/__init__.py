@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from ._archive import Archive, Discard, StoreArchive
+from ._budget import CheckpointTooLargeError
 from ._errors import ConfigurationError, JobError, ReducingSaverError, ReductionError, WindowError
 from ._forwarding import ForwardingSaver, NotASaverError
 from ._hooks import Background, Eviction, RememberFacts, messages_hook
 from ._recall import recall_tool
 from ._retain import Retain
 from ._saver import ReducingSaver
+from ._select import HeadTail, Hosted, Nearest, Selector, SelectorError, Words
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
 from ._summary_call import SummaryError
 from ._version import __version__
-from .engine import Reduced, Window, reduce_messages
+from .engine import Excerpt, Reduced, Task, Window, reduce_messages
 from .jobs.erase import erase
 from .jobs.gc import gc
 from .jobs.policy import Policy
@@ -24,11 +26,16 @@ __all__ = [
     "Archive",
     "Background",
     "ChannelStats",
+    "CheckpointTooLargeError",
     "ConfigurationError",
     "Discard",
     "Eviction",
+    "Excerpt",
     "ForwardingSaver",
+    "HeadTail",
+    "Hosted",
     "JobError",
+    "Nearest",
     "NotASaverError",
     "Policy",
     "Reduced",
@@ -38,12 +45,16 @@ __all__ = [
     "RememberFacts",
     "Report",
     "Retain",
+    "Selector",
+    "SelectorError",
     "Stats",
     "StoreArchive",
     "Summary",
     "SummaryError",
+    "Task",
     "Window",
     "WindowError",
+    "Words",
     "__version__",
     "compact",
     "erase",

@@ -32,7 +32,7 @@ from ._segment import Segment
 from ._stores import loop_beside, run_on
 
 _ROOT = "reducing_saver"
-_KINDS = ("pending", "told", "segments", "messages")
+_KINDS = ("pending", "told", "segments", "wholes", "messages")
 # A batch is one statement, of which Postgres allows 65,535 parameters and SQLite 32,766.
 _BATCH = 1_000
 
@@ -90,6 +90,9 @@ class Archive(Protocol):
         With `tell` the segment waits until hooks have acknowledged it.
         """
 
+    def keep(self, thread: str, entries: Sequence[Entry]) -> None:
+        """Store the wholes of messages that stay as excerpts; return when they are safe."""
+
     def waiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
 
@@ -118,6 +121,7 @@ class Archive(Protocol):
         """Copy everything of a thread to another."""
 
     async def awrite(self, segment: Segment, entries: Sequence[Entry], *, tell: bool) -> None: ...
+    async def akeep(self, thread: str, entries: Sequence[Entry]) -> None: ...
     async def awaiting(self) -> list[str]: ...
     async def aexist(self, thread: str, keys: Sequence[str]) -> set[str]: ...
     async def achain(self, thread: str, newest: str | None) -> list[Segment]: ...
@@ -174,6 +178,14 @@ class StoreArchive:
         """Return the ids of the checkpoints that archived something of a thread."""
         items = self._run(_all(place_of(thread, "segments")))
         return [_plain(item.value)["checkpoint"] for item in items]
+
+    def keep(self, thread: str, entries: Sequence[Entry]) -> None:
+        """Store the wholes of messages that stay as excerpts; return when they are safe."""
+        self._run(_keeping(thread, entries))
+
+    async def akeep(self, thread: str, entries: Sequence[Entry]) -> None:
+        """Store the wholes of messages that stay as excerpts; return when they are safe."""
+        await self._arun(_keeping(thread, entries))
 
     def waiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
@@ -311,6 +323,13 @@ def rows_of(parcels: Iterable[Parcel]) -> Iterator[tuple[tuple[str, ...], str, d
             yield place, segment.id, _coded({"thread": segment.thread})
 
 
+def _keeping(thread: str, entries: Sequence[Entry]) -> Steps[None]:
+    """Write the messages, and their names, by which a copy of the thread finds them."""
+    place, names = place_of(thread, "messages"), place_of(thread, "wholes")
+    yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
+    yield from _batches(PutOp(names, entry.key, {}, False) for entry in entries)
+
+
 def _waiting() -> Steps[list[str]]:
     threads: list[str] = []
     for _, label, kind in (yield from _places("pending")):
@@ -416,11 +435,12 @@ def _copying(source: str, target: str) -> Steps[None]:
     items = yield from _all(place_of(source, "segments"))
     segments = [Segment.from_dict(_plain(item.value)) for item in items]
     keys = [key for one in segments for key in (*one.keys, one.summary_key)]
+    keys += [item.key for item in (yield from _all(place_of(source, "wholes")))]
     for start in range(0, len(keys), _BATCH):
         entries = yield from _read(source, keys[start : start + _BATCH])
         place = place_of(target, "messages")
         yield from _batches(PutOp(place, entry.key, *_value(entry)) for entry in entries)
-    for kind in ("told", "segments", "pending"):
+    for kind in ("wholes", "told", "segments", "pending"):
         items = yield from _all(place_of(source, kind))
         place = place_of(target, kind)
         yield from _batches(

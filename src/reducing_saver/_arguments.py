@@ -10,8 +10,11 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from ._archive import Archive, Discard
 from ._errors import ConfigurationError
+from ._select import check_selector
 from ._summary import Summary
-from .engine import Window
+from .engine import Excerpt, Window
+
+LEAST_BYTES = 10_000
 
 _EXAMPLES = {
     "channels": '("messages",)',
@@ -41,6 +44,23 @@ def check_summary(summary: object) -> None:
     """Raise for what is no summary."""
     if not (summary is None or isinstance(summary, Summary)):
         raise ConfigurationError("summary", summary, "a Summary, as Summary(model)")
+
+
+def check_excerpt(excerpt: object, selector: object) -> None:
+    """Raise for what is no excerpt, and for a selector without one."""
+    if not (excerpt is None or isinstance(excerpt, Excerpt)):
+        raise ConfigurationError("excerpt", excerpt, "an Excerpt, as Excerpt(max_tokens=2_000)")
+    if selector is None:
+        return
+    check_selector(selector)
+    if excerpt is None:
+        raise ConfigurationError("selector", selector, "one with an excerpt=Excerpt(...)")
+
+
+def check_max_bytes(limit: object) -> None:
+    """Raise for what is no limit, or one that hardly holds an empty checkpoint."""
+    if limit is not None and (type(limit) is not int or limit < LEAST_BYTES):
+        raise ConfigurationError("max_bytes", limit, f"bytes, {LEAST_BYTES:,} at least, or None")
 
 
 def check_hooks(hooks: object) -> None:

@@ -33,6 +33,8 @@ from ._console import FailedError, RefusedError, bars, complain, print_json
 from ._errors import ConfigurationError, ReducingSaverError
 from ._transcripts import Conversation, TranscriptError, read
 from ._version import __version__
+from .engine import Excerpt
+from .engine.excerpt import LEAST_TOKENS
 from .engine.messages import calls
 
 if TYPE_CHECKING:
@@ -242,6 +244,16 @@ def try_(
     keep_latest_of: LatestOption = None,
     pin_first_human: FirstOption = False,
     token_counter: CounterOption = "approximate",
+    excerpt: Annotated[
+        int | None,
+        typer.Option(
+            "--excerpt",
+            metavar="TOKENS",
+            min=LEAST_TOKENS,
+            help="Tool results above this are stored as excerpts.",
+            show_default=False,
+        ),
+    ] = None,
     only: Annotated[
         str | None, typer.Option("--only", metavar="ID", help="Show this conversation only.")
     ] = None,
@@ -257,7 +269,8 @@ def try_(
     window = window_of(keep, trigger, cap, pin, keep_latest_of, pin_first_human, token_counter)
     found = read(file)
     _warn_of_unknown_tools(found, {"--pin": pin, "--keep-latest-of": keep_latest_of})
-    trials = _trial.try_window(_chosen(found, only, file), window)
+    cut = None if excerpt is None else Excerpt(excerpt)
+    trials = _trial.try_window(_chosen(found, only, file), window, cut)
     if as_json:
         print_json({**about(window), **_trial.as_json(trials)})
     else:

@@ -77,6 +77,13 @@ class Counts:
         if self._metrics is not None:
             self._metrics.add_summary(channel, seconds, calls)
 
+    def add_selector_failure(self, reason: str) -> None:
+        """Add a content that stays whole because nothing was selected."""
+        with self._lock:
+            failures = dict(self._stats.selector_failures)
+            failures[reason] = failures.get(reason, 0) + 1
+            self._stats = replace(self._stats, selector_failures=failures)
+
     def add_archive_failure(self) -> None:
         """Add a put that evicted nothing because the archive failed."""
         with self._lock:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from ._counts import Counts
 from ._hooks import Background, Eviction, Hook, atell, name_of, tell
 from ._record import Record
 from ._segment import Leave, Segment
+from .engine.excerpt import marked_key
 
 logger = logging.getLogger("reducing_saver")
 
@@ -392,11 +393,22 @@ def _log_failure(thread: str, error: Exception) -> None:
     )
 
 
-def pack(leave: Leave, serde: SerializerProtocol, text: Callable[[Any], str] | None) -> list[Entry]:
-    """Return the entries of what leaves, as the saver's serializer writes them."""
+def pack(
+    leave: Leave,
+    serde: SerializerProtocol,
+    text: Callable[[Any], str] | None,
+    *,
+    lost: Collection[str] = (),
+) -> list[Entry]:
+    """Return the entries of what leaves, as the saver's serializer writes them.
+
+    The whole of an excerpt is archived under its key already, and is not written over, but for
+    those that are lost.
+    """
     packed = [
         Entry(key, *serde.dumps_typed(message), text(message) if text else None)
         for key, message in zip(leave.segment.keys, leave.messages, strict=True)
+        if key in lost or marked_key(message) != key
     ]
     if leave.summary is not None:
         packed.append(Entry(leave.segment.summary_key, *serde.dumps_typed(leave.summary)))

@@ -4,6 +4,8 @@
     ├── ConfigurationError (ValueError)   a setting that cannot work; raised when it is built
     │   └── WindowError                   a window's field, with its value and what is allowed
     ├── JobError                          a job that another policy or another run stands against
+    ├── SelectorError                     no part was selected; the content stays whole
+    ├── CheckpointTooLargeError           a checkpoint is above `max_bytes`, whatever is cut
     ├── SummaryError                      no summary was made; a function may raise it
     └── ReductionError                    reducing failed; raised only with `strict=True`
 

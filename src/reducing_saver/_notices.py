@@ -42,6 +42,9 @@ _STUCK = (
 )
 
 
+_FILLING = "checkpoints have reached %d %% of max_bytes: that of %s has %s bytes of %s (said once)"
+
+
 class Notices:
     """Log what happens; what may happen at every put is said once. Safe to use from threads."""
 
@@ -61,6 +64,11 @@ class Notices:
         # The text of the error may quote a message, so only its type and place are logged.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         self._once(_FAILED, type(error).__name__, frame.filename, frame.lineno, where(config))
+
+    def filling(self, config: RunnableConfig, percent: int, size: int, limit: int) -> None:
+        """Say that a checkpoint comes near to what its store takes."""
+        text = _FILLING.replace("%d", str(percent))
+        self._once(text, where(config), f"{size:,}", f"{limit:,}")
 
     def delta(self, name: str) -> None:
         """Say that a delta channel is not reduced."""

@@ -63,15 +63,24 @@ def alike(query: Iterable[str], corpus: list[list[str]], weights: Sequence[float
 
     Raises ImportError where `bm25s` is missing.
     """
+    found = zip(likeness(query, corpus), weights, strict=True)
+    scores = [score * weight for score, weight in found]
+    return sorted((i for i, score in enumerate(scores) if score > 0), key=lambda i: -scores[i])
+
+
+def likeness(query: Iterable[str], corpus: list[list[str]]) -> list[float]:
+    """Return the BM25 score of each text, 0 where it shares no word with the query.
+
+    Raises ImportError where `bm25s` is missing.
+    """
     known = {word for text in corpus for word in text}
     asked = [word for word in query if word in known]
     if not asked:
-        return []
+        return [0.0] * len(corpus)
     index = load_bm25s().BM25()
     index.index(corpus, show_progress=False)
-    found = zip(index.get_scores(asked).tolist(), weights, strict=True)
-    scores = [score * weight for score, weight in found]
-    return sorted((i for i, score in enumerate(scores) if score > 0), key=lambda i: -scores[i])
+    scores: list[float] = index.get_scores(asked).tolist()
+    return scores
 
 
 def fused(*rankings: Iterable[int]) -> list[int]:

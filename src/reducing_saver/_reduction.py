@@ -17,11 +17,16 @@ from ._record import Record, digests
 from ._segment import Leave, Segment, Why, cut_spans, segment_id
 from ._stats import ChannelStats
 from ._summary_message import is_older, newest_summary
-from .engine import Measure, Plan, When, Window, apply, plan, split
+from .engine import Excerpt, Measure, Plan, Short, When, Window, apply, plan, split
 from .engine.apply import with_summary
+from .engine.excerpt import Oversize
 from .engine.messages import Message, identifier, is_summary, summaries
+from .engine.oversize import find, kept_history, with_history
 from .engine.plan import plan_leaving
+from .engine.shorten import stand_in
 from .engine.sizes import Sizes
+
+Known = Callable[[Message], Short | None]
 
 # Where more leave at once, their size is estimated from so many: old threads have thousands.
 _MOST_COUNTED = 128
@@ -29,7 +34,10 @@ _MOST_COUNTED = 128
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Hold what a saver was told: the window, where the lists are, and what repeats them."""
+    """Hold what a saver was told: the window, where the lists are, and what repeats them.
+
+    `excerpt` says which contents are too large, where any may be.
+    """
 
     window: Window
     places: Mapping[str, Place]
@@ -37,15 +45,22 @@ class Setting:
     archives: bool = False
     archives_removed: bool = False
     room: Mapping[Measure, int] = field(default_factory=dict)
+    excerpt: Excerpt | None = None
 
     def keys(self) -> set[str]:
         """Return the names under which a sent state holds a list."""
         return {place.key or place.channel for place in self.places.values()}
 
-    def bound(self, lines: Iterable[Evicted]) -> Callable[[list[Message]], list[Message]]:
-        """Return what bounds a copy: above the cap, it holds what a crossing leaves."""
+    def bound(
+        self, lines: Iterable[Evicted], known: Known | None = None
+    ) -> Callable[[list[Message]], list[Message]]:
+        """Return what bounds a copy: above the cap, it holds what a crossing leaves.
+
+        Excerpts that are known take the places of their messages.
+        """
 
         def bounded(messages: list[Message]) -> list[Message]:
+            messages = _with_known(messages, known) if known else messages
             if not plan(messages, self.window, when=When.RUN).changes:
                 return messages
             left = messages
@@ -86,6 +101,7 @@ class Offer:
     archived: Mapping[str, frozenset[str]] = field(default_factory=dict)
     thread: str = ""
     memory_namespace: tuple[str, ...] = ()
+    known: Known | None = None
 
     def when(self) -> When:
         """Tell at which point of a run this checkpoint is.
@@ -129,6 +145,9 @@ class Step:
     eviction that failed is tried again. `version` is the one the list is moved to where nobody
     wrote it; `unmoved` that none could be made. `owed` are the checkpoints that still store what
     the graph removed and the archive has not taken.
+
+    `oversize` is what of the list is to be shortened, `known` are excerpts that the parent stores
+    as well; the plan's are made of them. `excerpts` new ones were made, which save `saved` tokens.
     """
 
     name: str
@@ -146,6 +165,21 @@ class Step:
     told: tuple[Message, ...] = ()
     used: object | None = None
     waits: int = 0
+    oversize: tuple[Oversize, ...] = ()
+    known: Mapping[int, Short] = field(default_factory=dict)
+    excerpts: int = 0
+    saved: int = 0
+
+    @property
+    def shortens(self) -> bool:
+        """Tell whether anything is stored as an excerpt."""
+        return self.plan is not None and bool(self.plan.shorter)
+
+    def with_excerpts(self, shorter: Mapping[int, Short], *, made: int, saved: int) -> Step:
+        """Return this step with excerpts of what stays, and of nothing else."""
+        if self.plan is None or not (shorter or self.plan.shorter):
+            return self
+        return replace(self, plan=replace(self.plan, shorter=shorter), excerpts=made, saved=saved)
 
     @property
     def evicts(self) -> bool:
@@ -160,7 +194,9 @@ class Step:
     def kept_back(self, patience: int = 0) -> Step:
         """Return this step with nothing evicted, until the list is that much longer or at rest."""
         waits = len(self.left) + patience if self.evicts and patience else self.waits
-        kept = replace(self, plan=None, version=None, waits=waits)
+        plan = self.plan.keeping_all() if self.plan and self.plan.shorter else None
+        version = self.version if plan else None
+        kept = replace(self, plan=plan, version=version, waits=waits)
         return replace(kept, summary=(), summary_text=None, told=(), used=None)
 
     def held_back(self, patience: int) -> Step:
@@ -198,7 +234,16 @@ class Reduction:
     def as_shadow(self, untouched: Reduction, setting: Setting) -> Reduction:
         """Return this decision with everything stored as it was offered."""
         done = {
-            name: s._replace(evicted=0, would_evict=s.evicted, repeated=0, stored=s.offered)
+            name: s._replace(
+                evicted=0,
+                would_evict=s.evicted,
+                repeated=0,
+                stored=s.offered,
+                excerpted=0,
+                would_excerpt=s.excerpted,
+                tokens_saved=0,
+                would_save=s.tokens_saved,
+            )
             for name, s in self.done.items()
         }
         trace = self.trace and replace(
@@ -246,11 +291,37 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
         removed = _removed(offer.stored_before, name, messages)
         left = _with_known_summary(offer, name, messages, line.without(messages))
         step = Step(name, place, messages, left, line, removed=removed)
+        if setting.excerpt is not None:
+            step = _with_oversize(step, setting.excerpt, setting.window, when)
         if when is not When.REST and len(left) < offer.parent.waits.get(name, 0):
-            steps.append(replace(step, waits=offer.parent.waits[name]))
+            idle = _idle(offer, step, setting, when)
+            steps.append(replace(idle, waits=offer.parent.waits[name]))
         else:
             steps.append(_planned(offer, step, setting, when))
     return Proposal(offer, when, tuple(steps))
+
+
+def shortening(proposal: Proposal, setting: Setting, excerpt: Excerpt, known: Known) -> Proposal:
+    """Return a proposal in which contents are cut to other sizes; what leaves, leaves as before."""
+    offer = replace(proposal.offer, known=known)
+    cut = replace(setting, excerpt=excerpt)
+    steps = []
+    for step in proposal.steps:
+        found = _with_oversize(step, excerpt, setting.window, When.REST)
+        shorter = _stand_ins(offer, found, cut)
+        decided = step.plan or Plan(step.left, setting.window, proposal.when)
+        steps.append(_with_plan(offer, found, replace(decided, shorter=shorter)))
+    return Proposal(offer, proposal.when, tuple(steps))
+
+
+def tightened(proposal: Proposal, window: Window) -> Proposal:
+    """Return a proposal in which more leaves, down to half of a window; nothing is summarised."""
+    steps = []
+    for step in proposal.steps:
+        shorter = step.plan.shorter if step.plan else {}
+        decided = plan(step.left, window, when=proposal.when, crossing=True, shorter=shorter)
+        steps.append(_with_plan(proposal.offer, step, decided))
+    return replace(proposal, steps=tuple(steps))
 
 
 def settle(proposal: Proposal, setting: Setting) -> Reduction:
@@ -265,7 +336,7 @@ def settle(proposal: Proposal, setting: Setting) -> Reduction:
         evicted[step.name] = _extend(step)
         if setting.archives:
             leaves += _leaves(offer, step, segments)
-    bound = setting.bound(evicted.values())
+    bound = setting.bound(evicted.values(), offer.known)
     checkpoint = bound_checkpoint(result.checkpoint, setting.copies, setting.keys(), bound)
     record = _record(offer, when, proposal.steps, segments)
     return replace(
@@ -322,14 +393,58 @@ def _with_known_summary(
     return left
 
 
+def _with_known(messages: list[Message], known: Known) -> list[Message]:
+    left = [short.message if (short := known(message)) else message for message in messages]
+    return messages if all(new is old for new, old in zip(left, messages, strict=True)) else left
+
+
+def _with_oversize(step: Step, excerpt: Excerpt, window: Window, when: When) -> Step:
+    count = window.sizes("tokens").of
+    running = when is not When.REST
+    found = find(step.left, excerpt, count, running=running)
+    if not running:
+        found = with_history(found, step.left, excerpt, count)
+    return replace(step, oversize=tuple(found))
+
+
+def _stand_ins(offer: Offer, step: Step, setting: Setting) -> dict[int, Short]:
+    """Return what to plan with: an excerpt is made only of what stays."""
+    if setting.excerpt is None or not step.oversize:
+        return {}
+    count = setting.window.sizes("tokens").of
+    decided = kept_history(step.oversize, (), setting.excerpt, count)
+    known = offer.known or _nothing_known
+    return {one.index: known(one.message) or stand_in(one, count) for one in decided}
+
+
+def _nothing_known(message: Message) -> None:
+    return None
+
+
+def _idle(offer: Offer, step: Step, setting: Setting, when: When) -> Step:
+    """Return the step with a plan in which nothing leaves, where there are excerpts to store.
+
+    Where nobody wrote the list, those are stored that the parent stores.
+    """
+    if not step.oversize:
+        return step
+    if step.place.channel in offer.new_versions:
+        shorter = _stand_ins(offer, step, setting)
+        return replace(step, plan=Plan(step.left, setting.window, when, shorter=shorter))
+    known = offer.known or _nothing_known
+    found = {o.index: short for o in step.oversize if (short := known(o.message))}
+    idle = Plan(step.left, setting.window, when, shorter=found)
+    return replace(step, plan=idle, oversize=(), known=found)
+
+
 def _planned(offer: Offer, step: Step, setting: Setting, when: When) -> Step:
-    channel = step.place.channel
-    moved = channel in offer.new_versions
+    moved = step.place.channel in offer.new_versions
     if not moved and when is not When.REST:
         # Postgres stores nothing here, SQLite the whole state: both must hold the parent's list.
-        return step
+        return _idle(offer, step, setting, when)
     room = {} if ":" in offer.namespace else setting.room
-    decided = plan(step.left, setting.window, when=when, room=room)
+    shorter = _stand_ins(offer, step, setting)
+    decided = plan(step.left, setting.window, when=when, room=room, shorter=shorter)
     return _with_plan(offer, step, decided)
 
 
@@ -341,6 +456,8 @@ def evicting(
     if not moved and proposal.when is not When.REST:
         return None  # as in `_planned`
     decided = plan_leaving(step.left, window, positions, when=proposal.when)
+    if decided is not None and step.plan is not None and step.plan.shorter:
+        decided = replace(decided, shorter=step.plan.shorter)
     left = None if decided is None else _with_plan(proposal.offer, step, decided)
     return left if left is not None and left.evicts else None
 
@@ -348,11 +465,11 @@ def evicting(
 def _with_plan(offer: Offer, step: Step, decided: Plan) -> Step:
     """Return the step with a plan, and with a new version where nobody has moved the list's."""
     channel = step.place.channel
-    if not decided.changes or channel in offer.new_versions:
+    if not (decided.changes or decided.shorter) or channel in offer.new_versions:
         return replace(step, plan=decided)
     version = successor(offer.checkpoint["channel_versions"].get(channel), offer.next_version)
     if version is None:
-        return replace(step, unmoved=True)
+        return replace(step, unmoved=True, oversize=())
     return replace(step, plan=decided, version=version)
 
 
@@ -364,7 +481,7 @@ def _stored(result: Reduction, step: Step, *, delta: bool) -> Reduction:
     checkpoint, metadata, new_versions = result.checkpoint, result.metadata, result.new_versions
     channel, messages = step.place.channel, _staying(step)
     if delta:
-        if step.evicts:
+        if step.evicts or step.shortens:
             checkpoint, metadata = snapshot(checkpoint, metadata, channel, messages)
     elif messages is not step.offered:
         checkpoint = write(checkpoint, step.place, messages)
@@ -516,6 +633,8 @@ def _count(step: Step, window: Window) -> ChannelStats:
         stored=len(_staying(step)),
         stuck=int(step.plan.stuck) if step.plan else 0,
         unmoved=int(step.unmoved),
+        excerpted=step.excerpts,
+        tokens_saved=step.saved,
     )
     return _sized(done, step, window) if gone else done
 

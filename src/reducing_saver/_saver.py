@@ -22,14 +22,18 @@ from ._ahead import Ahead
 from ._archive import Archive, Discard, Entry
 from ._arguments import (
     check_archive,
+    check_excerpt,
     check_hooks,
+    check_max_bytes,
     check_reducer,
     check_summary,
     check_window,
     flag,
     names,
 )
+from ._budget import LEVELS, Budget, CheckpointTooLargeError
 from ._channel import Place, at_rest, read
+from ._contents import Contents, keys_of_wholes, with_wholes
 from ._copies import bound_writes, repeats
 from ._counts import Counts
 from ._delivery import Delivery, newest_segment, pack
@@ -55,13 +59,14 @@ from ._lookup import (
 )
 from ._notices import Notices, where
 from ._pending import clean, concerns, new_among, readmitted
-from ._reduction import Offer, Reduction, Setting, carried, propose, settle
+from ._reduction import Offer, Proposal, Reduction, Setting, carried, propose, settle
 from ._roll import Roll, asummarise, patience, summarise
 from ._segment import Leave
+from ._select import HeadTail, Selector
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
-from ._transcript import atranscript, transcript
-from .engine import Window
+from ._transcript import atranscript, load, transcript
+from .engine import Excerpt, Window
 from .engine.counters import plain_text
 
 Folded = Mapping[str, builtins.list[object]]
@@ -83,6 +88,11 @@ class ReducingSaver(ForwardingSaver):
     - `window`: what stays of a list, see `Window`.
     - `archive`: where what leaves goes, as `StoreArchive(store)`. None warns, once a saver, that it
       is gone; `Discard()` says that it may be. `archive_removed`: also what the graph removes.
+    - `excerpt`: which contents are stored as excerpts, as `Excerpt(max_tokens=2_000)`; `selector`
+      says which parts of them are kept: `HeadTail()` by default, `Words()`, `Nearest(embeddings)`,
+      `Hosted(ask)`. With an archive the whole is kept, see `original`.
+    - `max_bytes`: what the store inside takes of one checkpoint, with its metadata. What is larger
+      is cut, then evicted without a summary, and what still is raises `CheckpointTooLargeError`.
     - `summary`: a `Summary` that takes the place of what leaves.
     - `on_evict`: hooks that are told what left, after its checkpoint is stored; `namespace_key`
       names the key in the run's config that says whose memory it is (else the thread's).
@@ -108,6 +118,9 @@ class ReducingSaver(ForwardingSaver):
         window: Window,
         *,
         archive: Archive | Discard | None = None,
+        excerpt: Excerpt | None = None,
+        selector: Selector | None = None,
+        max_bytes: int | None = None,
         summary: Summary | None = None,
         archive_removed: bool = True,
         on_evict: Sequence[Hook] = (),
@@ -125,6 +138,8 @@ class ReducingSaver(ForwardingSaver):
             raise ConfigurationError("inner", inner, "a saver that is not wrapped yet")
         check_window(window)
         check_archive(archive, inner)
+        check_excerpt(excerpt, selector)
+        check_max_bytes(max_bytes)
         check_summary(summary)
         check_hooks(on_evict)
         check_reducer(messages_reducer)
@@ -138,7 +153,7 @@ class ReducingSaver(ForwardingSaver):
         archives = bool(self._archive or on_evict)
         room = summary.room() if summary is not None else {}
         removed = archives and archive_removed
-        self._setting = Setting(window, places, repeats, archives, removed, room)
+        self._setting = Setting(window, places, repeats, archives, removed, room, excerpt)
         self._namespace_key = namespace_key
         if set(places) & set(copies):
             raise ConfigurationError("copies", copies, "names that are not in channels")
@@ -152,10 +167,24 @@ class ReducingSaver(ForwardingSaver):
         if summary is not None:
             counts, serde = self._counts, inner.serde
             self._roll = Roll(summary, window, counts, self._archive, serde, self._ahead)
+        self._contents = self._cuts(excerpt, selector) if excerpt is not None else None
+        self._budget = None if max_bytes is None else Budget(max_bytes, inner.serde, window)
+        cuts = self._budget.excerpts(excerpt) if self._budget else ()
+        self._ladder = tuple(self._cuts(one, None) for one in cuts)
         self._tells = bool(on_evict) and self._archive is not None
         self._notices = Notices()
         if archive is None and not shadow:
             warnings.warn(_NOTHING_KEPT, stacklevel=2)
+
+    def _cuts(self, excerpt: Excerpt, selector: Selector | None) -> Contents:
+        return Contents(
+            excerpt,
+            selector or HeadTail(),
+            window=self.window,
+            serde=self.inner.serde,
+            archives=self._archive is not None,
+            count_failure=self._counts.add_selector_failure,
+        )
 
     def __repr__(self) -> str:
         state = ", shadow=True" if self.shadow else ""
@@ -190,6 +219,8 @@ class ReducingSaver(ForwardingSaver):
                 step = self._reduced(config, step)
             elif self._archive is not None:
                 step = carried(step, self._trace(config), self._setting)
+        except CheckpointTooLargeError:
+            raise
         except Exception as error:
             step = self._failed(config, step, error)
         stored = super().put(config, step.checkpoint, step.metadata, step.new_versions)
@@ -211,6 +242,8 @@ class ReducingSaver(ForwardingSaver):
                 step = await self._areduced(config, step)
             elif self._archive is not None:
                 step = carried(step, await self._atrace(config), self._setting)
+        except CheckpointTooLargeError:
+            raise
         except Exception as error:
             step = self._failed(config, step, error)
         stored = await super().aput(config, step.checkpoint, step.metadata, step.new_versions)
@@ -226,7 +259,8 @@ class ReducingSaver(ForwardingSaver):
         task_path: str = "",
     ) -> None:
         """Store the writes of a task, with bounded copies of the list."""
-        super().put_writes(config, self._prepared(config, writes), task_id, task_path)
+        prepared = self._short_writes(config, self._prepared(config, writes))
+        super().put_writes(config, prepared, task_id, task_path)
 
     async def aput_writes(
         self,
@@ -236,7 +270,8 @@ class ReducingSaver(ForwardingSaver):
         task_path: str = "",
     ) -> None:
         """Store the writes of a task, with bounded copies of the list."""
-        await super().aput_writes(config, self._prepared(config, writes), task_id, task_path)
+        prepared = await self._ashort_writes(config, self._prepared(config, writes))
+        await super().aput_writes(config, prepared, task_id, task_path)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Load a checkpoint; what its pending writes say of evicted messages is left out."""
@@ -325,6 +360,23 @@ class ReducingSaver(ForwardingSaver):
         if self._archive is not None:
             await self._archive.acopy_thread(str(source_thread_id), str(target_thread_id))
         await super().acopy_thread(source_thread_id, target_thread_id)
+
+    def original(self, config: RunnableConfig, key: str) -> Any:
+        """Return the whole of an excerpt by the key that it names; None where it is not there."""
+        archive, thread = self._named_archive(), key_of(config).thread
+        found = archive.read(thread, [key])
+        return load(found[0], self.serde) if found else None
+
+    async def aoriginal(self, config: RunnableConfig, key: str) -> Any:
+        """Return the whole of an excerpt by the key that it names; None where it is not there."""
+        archive, thread = self._named_archive(), key_of(config).thread
+        found = await archive.aread(thread, [key])
+        return load(found[0], self.serde) if found else None
+
+    def _named_archive(self) -> Archive:
+        if self._archive is None:
+            raise ConfigurationError("archive", None, "an archive, which keeps what was cut")
+        return self._archive
 
     def deliver(self) -> None:
         """Hand to the hooks what was archived and not acknowledged, of all threads."""
@@ -486,50 +538,188 @@ class ReducingSaver(ForwardingSaver):
     def _reduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
         offer = self._offer(config, offered)
         proposal = propose(offer, self._setting)
+        if self._contents is not None:
+            proposal = self._shortened(config, proposal, self._contents)
         if self.shadow:
             untouched = carried(offered, offer.parent, self._setting)
             return settle(proposal, self._setting).as_shadow(untouched, self._setting)
         if self._roll is not None:
             proposal = summarise(proposal, self._roll)
         reduction = settle(proposal, self._setting)
+        if self._budget is not None:
+            proposal, reduction = self._fitted(config, proposal, reduction, self._budget)
         try:
-            self._archived(reduction)
+            reduction = self._archived(reduction)
         except Exception as error:
             self._counts.add_archive_failure()
             self._notices.archive_failed(config, error)
-            return settle(proposal.held_back(patience(self.window)), self._setting)
+            held = settle(proposal.held_back(patience(self.window)), self._setting)
+            return self._within(config, held)
         return reduction
 
     async def _areduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
         offer = await self._aoffer(config, offered)
         proposal = propose(offer, self._setting)
+        if self._contents is not None:
+            proposal = await self._ashortened(config, proposal, self._contents)
         if self.shadow:
             untouched = carried(offered, offer.parent, self._setting)
             return settle(proposal, self._setting).as_shadow(untouched, self._setting)
         if self._roll is not None:
             proposal = await asummarise(proposal, self._roll)
         reduction = settle(proposal, self._setting)
+        if self._budget is not None:
+            proposal, reduction = await self._afitted(config, proposal, reduction, self._budget)
         try:
-            await self._aarchived(reduction)
+            reduction = await self._aarchived(reduction)
         except Exception as error:
             self._counts.add_archive_failure()
             self._notices.archive_failed(config, error)
-            return settle(proposal.held_back(patience(self.window)), self._setting)
+            held = settle(proposal.held_back(patience(self.window)), self._setting)
+            return self._within(config, held)
         return reduction
 
-    def _archived(self, reduction: Reduction) -> None:
-        if self._archive is None:
-            return
-        for leave in reduction.leaves:
-            tell = self._tells and not leave.segment.silent
-            self._archive.write(leave.segment, self._packed(leave), tell=tell)
+    def _shortened(
+        self, config: RunnableConfig, proposal: Proposal, contents: Contents
+    ) -> Proposal:
+        """Return the proposal with its excerpts, whose wholes are archived."""
+        batch, archived = contents.rank_all(proposal), True
+        if self._archive is not None and batch.entries and not self.shadow:
+            try:
+                self._archive.keep(key_of(config).thread, batch.entries)
+            except Exception as error:
+                archived = self._not_kept(config, error)
+        return contents.settled(proposal, batch, archived=archived)
 
-    async def _aarchived(self, reduction: Reduction) -> None:
+    async def _ashortened(
+        self, config: RunnableConfig, proposal: Proposal, contents: Contents
+    ) -> Proposal:
+        """Return the proposal with its excerpts, whose wholes are archived."""
+        batch, archived = await contents.arank_all(proposal), True
+        if self._archive is not None and batch.entries and not self.shadow:
+            try:
+                await self._archive.akeep(key_of(config).thread, batch.entries)
+            except Exception as error:
+                archived = self._not_kept(config, error)
+        return contents.settled(proposal, batch, archived=archived)
+
+    def _fitted(
+        self, config: RunnableConfig, proposal: Proposal, reduction: Reduction, budget: Budget
+    ) -> tuple[Proposal, Reduction]:
+        """Return what fits into the bytes that the store inside takes."""
+        size = self._measured(config, reduction, budget)
+        if size <= budget.limit:
+            return proposal, reduction
+        for smaller, contents in budget.rungs(proposal, self._setting, self._ladder, size):
+            tried = self._shortened(config, smaller, contents)
+            reduction = settle(tried, self._setting)
+            if budget.size(reduction) <= budget.limit:
+                return tried, reduction
+        raise self._too_large(config, reduction, budget)
+
+    async def _afitted(
+        self, config: RunnableConfig, proposal: Proposal, reduction: Reduction, budget: Budget
+    ) -> tuple[Proposal, Reduction]:
+        """Return what fits into the bytes that the store inside takes."""
+        size = self._measured(config, reduction, budget)
+        if size <= budget.limit:
+            return proposal, reduction
+        for smaller, contents in budget.rungs(proposal, self._setting, self._ladder, size):
+            tried = await self._ashortened(config, smaller, contents)
+            reduction = settle(tried, self._setting)
+            if budget.size(reduction) <= budget.limit:
+                return tried, reduction
+        raise self._too_large(config, reduction, budget)
+
+    def _measured(self, config: RunnableConfig, reduction: Reduction, budget: Budget) -> int:
+        size = budget.size(reduction)
+        level = next((level for level in LEVELS if size >= level * budget.limit), None)
+        if level is not None:
+            self._notices.filling(config, round(level * 100), size, budget.limit)
+        return size
+
+    def _within(self, config: RunnableConfig, reduction: Reduction) -> Reduction:
+        """Return what is stored although the archive failed; raise where it is too large."""
+        if self._budget is not None and self._budget.size(reduction) > self._budget.limit:
+            raise self._too_large(config, reduction, self._budget)
+        return reduction
+
+    def _too_large(
+        self, config: RunnableConfig, reduction: Reduction, budget: Budget
+    ) -> CheckpointTooLargeError:
+        key = key_of(config)
+        return CheckpointTooLargeError(
+            key.thread,
+            key.namespace,
+            size=budget.size(reduction),
+            limit=budget.limit,
+            channels=budget.channels(reduction),
+        )
+
+    def _not_kept(self, config: RunnableConfig, error: Exception) -> bool:
+        self._counts.add_archive_failure()
+        self._notices.archive_failed(config, error)
+        return False
+
+    def _short_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
+    ) -> Sequence[tuple[str, Any]]:
+        """Return pending writes with excerpts, where that is asked for."""
+        try:
+            shorter, entries = self._shorter_writes(config, writes)
+            if self._archive is not None and entries:
+                self._archive.keep(key_of(config).thread, entries)
+        except Exception as error:
+            self._report_failure(config, error)
+            return writes
+        return shorter
+
+    async def _ashort_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
+    ) -> Sequence[tuple[str, Any]]:
+        """Return pending writes with excerpts, where that is asked for."""
+        try:
+            shorter, entries = self._shorter_writes(config, writes)
+            if self._archive is not None and entries:
+                await self._archive.akeep(key_of(config).thread, entries)
+        except Exception as error:
+            self._report_failure(config, error)
+            return writes
+        return shorter
+
+    def _shorter_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
+    ) -> tuple[Sequence[tuple[str, Any]], builtins.list[Entry]]:
+        contents = self._contents
+        if contents is None or not contents.looks_at_writes or self.shadow:
+            return writes, []
+        if not self._reduces(config):
+            return writes, []
+        return contents.short_writes(writes, self._setting.places)
+
+    def _archived(self, reduction: Reduction) -> Reduction:
+        """Archive what leaves, and return it whole where it stood as excerpts."""
         if self._archive is None:
-            return
+            return reduction
+        leaves: builtins.list[Leave] = []
         for leave in reduction.leaves:
-            tell = self._tells and not leave.segment.silent
-            await self._archive.awrite(leave.segment, self._packed(leave), tell=tell)
+            tell, cut = self._tells and not leave.segment.silent, keys_of_wholes(leave)
+            wholes = self._archive.read(leave.segment.thread, cut) if cut else []
+            self._archive.write(leave.segment, self._packed(leave, wholes), tell=tell)
+            leaves.append(with_wholes(leave, wholes, self.serde))
+        return replace(reduction, leaves=tuple(leaves))
+
+    async def _aarchived(self, reduction: Reduction) -> Reduction:
+        """Archive what leaves, and return it whole where it stood as excerpts."""
+        if self._archive is None:
+            return reduction
+        leaves: builtins.list[Leave] = []
+        for leave in reduction.leaves:
+            tell, cut = self._tells and not leave.segment.silent, keys_of_wholes(leave)
+            wholes = await self._archive.aread(leave.segment.thread, cut) if cut else []
+            await self._archive.awrite(leave.segment, self._packed(leave, wholes), tell=tell)
+            leaves.append(with_wholes(leave, wholes, self.serde))
+        return replace(reduction, leaves=tuple(leaves))
 
     def _offer(self, config: RunnableConfig, offered: Reduction) -> Offer:
         key, setting = key_of(config), self._setting
@@ -582,6 +772,7 @@ class ReducingSaver(ForwardingSaver):
             archived=archived,
             thread=key.thread,
             memory_namespace=self._memory_namespace(config),
+            known=self._contents.known if self._contents else None,
         )
 
     def _memory_namespace(self, config: RunnableConfig) -> tuple[str, ...]:
@@ -592,9 +783,10 @@ class ReducingSaver(ForwardingSaver):
             return tuple(map(str, given))
         return ("memories", key_of(config).thread)
 
-    def _packed(self, leave: Leave) -> builtins.list[Entry]:
+    def _packed(self, leave: Leave, wholes: Sequence[Entry]) -> builtins.list[Entry]:
         indexed = self._archive is not None and self._archive.index_text
-        return pack(leave, self.serde, plain_text if indexed else None)
+        lost = {*keys_of_wholes(leave)} - {entry.key for entry in wholes}
+        return pack(leave, self.serde, plain_text if indexed else None, lost=lost)
 
     def _prepared(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
@@ -608,7 +800,8 @@ class ReducingSaver(ForwardingSaver):
             return writes
         try:
             trace = self._lineage.find(key) or Trace()
-            bound = setting.bound(trace.evicted.values())
+            known = self._contents.known if self._contents else None
+            bound = setting.bound(trace.evicted.values(), known)
             return bound_writes(writes, setting.copies, setting.keys(), bound)
         except Exception as error:
             self._report_failure(config, error)

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
+from .engine.excerpt import marked_key
 from .engine.messages import Message, field, identifier, role
 
 Why: TypeAlias = Literal["window", "removed"]
@@ -95,8 +96,10 @@ def entry_key(message: Message, previous: str | None, place: int, *, shared: boo
 
     An edited message has another key. One without an id, or with one that it shares with another
     of its list, is told from its equals by where it was evicted, which is the same for whoever
-    evicts it again from the same list.
+    evicts it again from the same list. That of an excerpt is the key of what it was made of.
     """
+    if whole := marked_key(message):
+        return whole
     who = identity(message)
     if shared or not identifier(message):
         who = f"{who}-{_digest(previous or '', str(place))}"

@@ -27,6 +27,8 @@ class ChannelStats(NamedTuple):
     - `stuck`: puts in which the current turn or pins alone were larger than a mark.
     - `unmoved`: puts at rest that could not be reduced, since the saver counts no version on.
     - `failures`: puts in which reducing failed, and the list was stored as it was.
+    - `excerpted`: contents that became excerpts, each counted once in a run, and the tokens that
+      this saves in a list: `tokens_saved`; `would_excerpt` and `would_save` with `shadow=True`.
     """
 
     puts: int = 0
@@ -44,6 +46,10 @@ class ChannelStats(NamedTuple):
     stuck: int = 0
     unmoved: int = 0
     failures: int = 0
+    excerpted: int = 0
+    would_excerpt: int = 0
+    tokens_saved: int = 0
+    would_save: int = 0
 
     def plus(self, other: ChannelStats) -> ChannelStats:
         """Return the sum of both."""
@@ -61,6 +67,7 @@ class Stats:
     - `archive_failures`: puts that evicted nothing because the archive failed.
     - `summaries`, `summary_failures`: made and not made; `summary_calls`, `summary_seconds`: the
       model calls of those that were made, and the time of all.
+    - `selector_failures`: contents that stay whole because nothing was selected, by reason.
     """
 
     channels: Mapping[str, ChannelStats] = field(default_factory=dict)
@@ -74,6 +81,7 @@ class Stats:
     summary_calls: int = 0
     summary_failures: int = 0
     summary_seconds: float = 0.0
+    selector_failures: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> ChannelStats:

@@ -11,7 +11,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from ._archive import Archive, Entry
 from ._errors import ConfigurationError
 from ._segment import Segment, in_order
-from .engine.messages import Message, identifier, is_summary
+from .engine.excerpt import whole_key
+from .engine.messages import Message, identifier, is_summary, role
 
 logger = logging.getLogger("reducing_saver")
 
@@ -39,11 +40,16 @@ class Page:
         found = {entry.key: entry for entry in entries}
         for item in self.items:
             if isinstance(item, int):
-                yield state[item]
+                yield _whole(state[item], found, serde)
             elif item in found:
                 message = load(found[item], serde)
                 if not is_summary(message):
                     yield message
+
+    def wanted(self, state: Sequence[Message]) -> list[str]:
+        """Return the keys of the archived messages, and of the wholes of excerpts in the state."""
+        wholes = (whole_key(state[item]) for item in self.items if isinstance(item, int))
+        return [*self.keys, *(key for key in wholes if key)]
 
 
 def transcript(
@@ -92,8 +98,9 @@ def _transcript(
     segments = archive.chain(thread, newest)
     asked = found = 0
     for page in pages(line_up(segments, state), size):
-        entries = archive.read(thread, page.keys) if page.keys else []
-        asked, found = asked + len(page.keys), found + len(entries)
+        wanted = page.wanted(state)
+        entries = archive.read(thread, wanted) if wanted else []
+        asked, found = asked + len(wanted), found + len(entries)
         yield from page.fill(entries, state, serde)
     _warn(asked, asked - found, broken(segments, newest))
 
@@ -109,8 +116,9 @@ async def _atranscript(
     segments = await archive.achain(thread, newest)
     asked = found = 0
     for page in pages(line_up(segments, state), size):
-        entries = await archive.aread(thread, page.keys) if page.keys else []
-        asked, found = asked + len(page.keys), found + len(entries)
+        wanted = page.wanted(state)
+        entries = await archive.aread(thread, wanted) if wanted else []
+        asked, found = asked + len(wanted), found + len(entries)
         for message in page.fill(entries, state, serde):
             yield message
     _warn(asked, asked - found, broken(segments, newest))
@@ -147,6 +155,17 @@ def load(entry: Entry, serde: SerializerProtocol) -> Message:
     """Return an archived message."""
     message: Message = serde.loads_typed((entry.kind, entry.data))
     return message
+
+
+def _whole(message: Message, found: dict[str, Entry], serde: SerializerProtocol) -> Message:
+    """Return what an excerpt was made of, where it is archived; else the message itself."""
+    key = whole_key(message)
+    if key is None or key not in found:
+        return message
+    whole = load(found[key], serde)
+    # A line may name the key of another message, where a dict has no place for a mark.
+    same = identifier(whole) == identifier(message) and role(whole) is role(message)
+    return whole if same else message
 
 
 def broken(segments: Sequence[Segment], newest: str | None) -> bool:

@@ -10,6 +10,7 @@ from ._transcripts import Conversation
 from ._words import NAMES, line, listed, sized
 from .engine import (
     Action,
+    Excerpt,
     Kind,
     Mark,
     Measure,
@@ -20,8 +21,8 @@ from .engine import (
     Verdict,
     Window,
     apply,
-    plan,
     problems,
+    reduce_messages,
 )
 from .engine.validity import Provider
 
@@ -76,6 +77,11 @@ class Trial:
         return any(self.broken(key, after=True) > self.broken(key, after=False) for key in NAMES)
 
     @property
+    def changes(self) -> bool:
+        """Tell whether anything leaves or becomes an excerpt."""
+        return self.plan.changes or bool(self.plan.excerpted)
+
+    @property
     def unknown(self) -> int:
         """Count the messages that are not understood."""
         return sum(len(unit.messages) for unit in self.plan.units if unit.kind is Kind.OTHER)
@@ -86,9 +92,14 @@ def _key(problem: Problem, places: Sequence[int] | None = None) -> tuple[int, st
     return (index if index < 0 or places is None else places[index]), problem.rule
 
 
-def try_window(conversations: Sequence[Conversation], window: Window) -> list[Trial]:
-    """Plan what a window would do to each conversation."""
-    return [Trial(each.id, plan(list(each.messages), window)) for each in conversations]
+def try_window(
+    conversations: Sequence[Conversation], window: Window, excerpt: Excerpt | None = None
+) -> list[Trial]:
+    """Plan what a window, and an excerpt, would do to each conversation at rest."""
+    return [
+        Trial(each.id, reduce_messages(list(each.messages), window, excerpt=excerpt).plan)
+        for each in conversations
+    ]
 
 
 def why(made: Plan) -> str:
@@ -160,7 +171,8 @@ def _trial_as_json(trial: Trial) -> dict[str, object]:
     )
     return {
         "id": trial.id,
-        "changes": made.changes,
+        "changes": trial.changes,
+        "excerpts": len(made.excerpted),
         "passed": [mark._asdict() for mark in made.passed],
         "stuck": made.stuck,
         "why": why(made),

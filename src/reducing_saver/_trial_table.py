@@ -12,6 +12,8 @@ from ._trial import LEFT, SIZES, Fault, Trial, begins, level, measured, reason, 
 from ._words import NAMES, count, listed, place
 from .engine import Action, Plan, Verdict
 
+_COLOURS = {Verdict.KEEP: "green", Verdict.EXCERPT: "yellow", Verdict.EVICT: "red"}
+
 FAULTS = 12
 """How many problems of a conversation are listed; `--json` has all."""
 
@@ -35,7 +37,7 @@ def show(trials: Sequence[Trial], *, every: bool) -> None:
 
 def _show_summary(trials: Sequence[Trial]) -> None:
     plans = [trial.plan for trial in trials]
-    changed = sum(made.changes for made in plans)
+    changed = sum(trial.changes for trial in trials)
     gone = sum(len(made.leaving) for made in plans)
     total = sum(len(made.messages) for made in plans)
     say(
@@ -59,7 +61,7 @@ def _largest(plans: Sequence[Plan]) -> str:
 
 
 def _show_changing(trials: Sequence[Trial]) -> None:
-    changing = [trial for trial in trials if trial.plan.changes]
+    changing = [trial for trial in trials if trial.changes]
     if changing:
         say()
         names = ("messages", "", "tokens", "", "problems", "")
@@ -94,13 +96,15 @@ def _show_plan(trial: Trial) -> None:
     if (more := len(trial.faults) - FAULTS) > 0:
         say(f"  and {more} more (--json lists them)")
     _say_unknown(trial.unknown)
+    if made.excerpted:
+        say(f"{count(len(made.excerpted), 'content')} would be stored as excerpts.")
     say(why(made), style="" if made.changes and not made.stuck else "yellow")
 
 
 def _row(action: Action, made: Plan) -> Iterator[Cell]:
     unit, leaves = action.unit, action.verdict is Verdict.EVICT
     style = "dim" if leaves else ""
-    yield str(action.verdict), "red" if leaves else "green"
+    yield str(action.verdict), _COLOURS[action.verdict]
     yield str(unit.turn) if unit.turn >= 0 else "", style
     yield str(unit.kind), style
     for measure in SIZES:

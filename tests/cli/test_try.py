@@ -248,7 +248,7 @@ def test_json_is_the_plan(cli: Callable[..., Any], write: Callable[..., Path]) -
     }
     (found,) = ran.json["conversations"]
     assert found.keys() == {
-        *("id", "changes", "passed", "stuck", "why"),
+        *("id", "changes", "excerpts", "passed", "stuck", "why"),
         *("units", "kept", "evicted", "problems"),
     }
     made = plan(messages, Window(keep=("turns", 2)))
@@ -341,3 +341,19 @@ def test_real_conversations_get_no_problem(cli: Callable[..., Any], keep: str) -
     assert any(found["changes"] for found in ran.json["conversations"])
     for found in ran.json["conversations"]:
         assert found["problems"] == {"before": zero, "after": zero, "found": []}
+
+
+def test_large_results_are_shown_as_excerpts(
+    cli: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    messages = chat(2)
+    messages[3]["content"] = "a line of the result\n" * 900
+    ran = cli("try", write(messages), "--excerpt", "200")
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("excerpt ")]
+    assert "larger than its cap" in line
+    assert "1 content would be stored as excerpts." in ran.out
+    (row,) = [line for line in ran.out.splitlines() if line.startswith("kept ")]
+    assert int(row.split()[3].replace(",", "")) < 600
+    found = cli("try", write(messages), "--excerpt", "200", "--json").json
+    assert found["conversations"][0]["excerpts"] == 1
+    assert cli("try", write(messages), "--excerpt", "10").code == 2

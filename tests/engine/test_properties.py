@@ -295,7 +295,7 @@ def test_e2_a_plan_accounts_for_every_unit(case: Case) -> None:
     assert decided.messages is case.messages
     assert str(decided)
     for measure in ("messages", "turns", "tokens", "bytes"):
-        kept, gone = (decided.total(measure, verdict) for verdict in Verdict)
+        kept, gone = (decided.total(measure, v) for v in (Verdict.KEEP, Verdict.EVICT))
         assert kept + gone == decided.total(measure)
     assert decided.total("turns") == sum(u.kind is Kind.HUMAN for u in decided.units)
 

@@ -6,6 +6,7 @@ messages -> `split` -> units -> (`Window`) -> `plan` -> `apply` -> messages
 from __future__ import annotations
 
 from .apply import Reduced, apply, reduce_messages
+from .excerpt import Excerpt, Short, Task, is_excerpt
 from .messages import Message, Role
 from .plan import Action, Plan, Reason, Verdict, When, plan
 from .units import Kind, Unit, join, split
@@ -14,6 +15,7 @@ from .window import Mark, Measure, Window
 
 __all__ = [
     "Action",
+    "Excerpt",
     "Kind",
     "Mark",
     "Measure",
@@ -23,11 +25,14 @@ __all__ = [
     "Reason",
     "Reduced",
     "Role",
+    "Short",
+    "Task",
     "Unit",
     "Verdict",
     "When",
     "Window",
     "apply",
+    "is_excerpt",
     "join",
     "plan",
     "problems",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .excerpt import Excerpt
 from .messages import Message, is_summary
 from .plan import Plan, When, plan
+from .shorten import shorten
 from .units import leading
 from .window import Window
 
@@ -36,12 +38,19 @@ def with_summary(messages: Sequence[Message], summary: Sequence[Message]) -> lis
 
 
 def reduce_messages(
-    messages: Sequence[Message], window: Window, *, when: When = When.REST
+    messages: Sequence[Message],
+    window: Window,
+    *,
+    when: When = When.REST,
+    excerpt: Excerpt | None = None,
 ) -> Reduced:
-    """Reduce a message list to a window.
+    """Reduce a message list to a window, and with an `Excerpt` what is too large in it.
 
-    Pure: the list and its messages are never changed, and kept messages are the same objects.
-    Where nothing leaves, the same list object comes back.
+    Pure: the list and its messages are never changed, and kept messages are the same objects, but
+    for excerpts. Where nothing changes, the same list object comes back.
     """
-    decided = plan(messages, window, when=when)
+    count = window.sizes("tokens").of
+    running = when is not When.REST
+    shorter = shorten(messages, excerpt, count, running=running) if excerpt else {}
+    decided = plan(messages, window, when=when, shorter=shorter)
     return Reduced(apply(decided), decided.leaving, decided)

@@ -151,6 +151,7 @@ def texts(message: Message) -> list[str]:
     found = list(_strings(field(message, "content")))
     if isinstance(message, dict):
         found += _strings(field(message, "parts"))
+        found += _strings(field(message, "output"))  # an item of OpenAI's Responses
     for name in _ARGUMENT_FIELDS:
         if value := field(message, name):
             found.append(json.dumps(value, default=str, ensure_ascii=False))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
 
+from .excerpt import Short, Why
 from .messages import Message, Role, answers, calls, holds_messages, is_summary, may_be_human, role
 from .units import Kind, Unit, join, leading, split, starts_turn
 from .window import Mark, Measure, Window
@@ -34,6 +35,7 @@ class Verdict(StrEnum):
     """Say what happens to a unit."""
 
     KEEP = "keep"
+    EXCERPT = "excerpt"
     EVICT = "evict"
 
 
@@ -54,12 +56,18 @@ class Reason(StrEnum):
     OLDER = "older than keep"
     HALF = "above half of a trigger"
     ABOVE_CAP = "above cap"
+    OVERSIZE = Why.OVERSIZE.value
+    HISTORY = Why.HISTORY.value
+    MEDIA = Why.MEDIA.value
+    ARTIFACT = Why.ARTIFACT.value
 
     @property
     def verdict(self) -> Verdict:
         """Return what happens to a unit with this reason."""
-        gone = self in (Reason.OLDER, Reason.HALF, Reason.ABOVE_CAP)
-        return Verdict.EVICT if gone else Verdict.KEEP
+        if self in (Reason.OLDER, Reason.HALF, Reason.ABOVE_CAP):
+            return Verdict.EVICT
+        short = self in (Reason.OVERSIZE, Reason.HISTORY, Reason.MEDIA, Reason.ARTIFACT)
+        return Verdict.EXCERPT if short else Verdict.KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,8 @@ class Plan:
     """Hold what a window does to a list; nothing is changed by it.
 
     `passed` are the marks that were passed, empty when none was. `stuck` means that the list
-    stays above one of them: what is left is pinned or the current turn. Printable. Units, actions
+    stays above one of them: what is left is pinned or the current turn. `shorter` are excerpts of
+    messages, by position; those of messages that leave are not used. Printable. Units, actions
     and sizes are worked out when they are asked for.
     """
 
@@ -87,6 +96,7 @@ class Plan:
     stuck: bool = False
     _cut: range | None = field(default=None, repr=False)
     _decided: tuple[tuple[Unit, ...], tuple[Reason, ...]] | None = field(default=None, repr=False)
+    shorter: Mapping[int, Short] = field(default_factory=dict, repr=False)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -101,11 +111,18 @@ class Plan:
         if self._decided is not None:
             reasons = self._decided[1]
         elif self._cut:
-            reasons = _Decision(self.units, self.window, self.when, self.passed).reasons()
+            small = tuple(_with_excerpts(unit, self.shorter) for unit in self.units)
+            reasons = _Decision(small, self.window, self.when, self.passed).reasons()
         else:
             reasons = (Reason.BELOW,) * len(self.units)
         pairs = zip(self.units, reasons, strict=True)
-        return tuple(Action(unit, reason.verdict, reason) for unit, reason in pairs)
+        return tuple(self._action(unit, reason) for unit, reason in pairs)
+
+    def _action(self, unit: Unit, reason: Reason) -> Action:
+        shorter = next((self.shorter[i] for i in unit.indices if i in self.shorter), None)
+        if shorter and reason.verdict is Verdict.KEEP:
+            reason = Reason(shorter.why)
+        return Action(unit, reason.verdict, reason)
 
     @cached_property
     def changes(self) -> bool:
@@ -128,13 +145,25 @@ class Plan:
 
     @property
     def staying(self) -> list[Message]:
-        """Return a new list of the messages that stay; the same list object where all do."""
-        if not self.changes:
+        """Return a new list of the messages that stay; the same list object where all do.
+
+        An excerpt stands in the place of its message.
+        """
+        if not self.changes and not self.shorter:
             return self.messages  # type: ignore[return-value]
+        messages = shortened(self.messages, self.shorter)
         if self._cut:
-            return [*self.messages[: self._cut.start], *self.messages[self._cut.stop :]]
-        gone = {index for unit in self.evicted for index in unit.indices}
-        return [message for index, message in enumerate(self.messages) if index not in gone]
+            return [*messages[: self._cut.start], *messages[self._cut.stop :]]
+        gone = {index for unit in self.evicted for index in unit.indices} if self.changes else ()
+        return [message for index, message in enumerate(messages) if index not in gone]
+
+    @cached_property
+    def excerpted(self) -> Mapping[int, Short]:
+        """Return the excerpts that stay, by the positions of their messages."""
+        if not self.shorter or not self.changes:
+            return self.shorter
+        gone = frozenset(self.leaving_at)
+        return {index: short for index, short in self.shorter.items() if index not in gone}
 
     @cached_property
     def evicted(self) -> tuple[Unit, ...]:
@@ -144,34 +173,54 @@ class Plan:
     @property
     def kept(self) -> tuple[Unit, ...]:
         """Return the units that stay."""
-        return tuple(a.unit for a in self.actions if a.verdict is Verdict.KEEP)
+        return tuple(a.unit for a in self.actions if a.verdict is not Verdict.EVICT)
+
+    def keeping_all(self) -> Plan:
+        """Return this plan without what leaves; excerpts stay."""
+        return replace(self, passed=(), stuck=False, _cut=None, _decided=None)
 
     def size(self, unit: Unit, measure: Measure) -> int:
         """Return the size of a unit; tokens and bytes are counted on demand and remembered."""
         return size(unit, measure, self.window)
 
     def total(self, measure: Measure, verdict: Verdict | None = None) -> int:
-        """Return the size of all units, or of those with this verdict."""
-        chosen = (a.unit for a in self.actions if verdict in (None, a.verdict))
-        return sum(self.size(unit, measure) for unit in chosen)
+        """Return the size of all units, or of those with this verdict, as they will be stored.
+
+        What is excerpted is kept as well.
+        """
+        if verdict is None:
+            return sum(self.size(unit, measure) for unit in self.units)
+        kept = (Verdict.KEEP, Verdict.EXCERPT) if verdict is Verdict.KEEP else (verdict,)
+        return sum(self.size_left(a.unit, measure) for a in self.actions if a.verdict in kept)
+
+    def size_left(self, unit: Unit, measure: Measure) -> int:
+        """Return the size of a unit with its excerpts."""
+        if not any(index in self.shorter for index in unit.indices):
+            return self.size(unit, measure)
+        return size(_with_excerpts(unit, self.shorter), measure, self.window)
 
     def __str__(self) -> str:
         lines = [self._headline()]
+        width = 8 if self.shorter else 6
         for action in self.actions:
             unit = action.unit
             where = f"turn {unit.turn}" if unit.turn >= 0 else "head"
             count = len(unit.messages)
             lines.append(
-                f"{action.verdict:<6}{where:<9}{unit.kind:<8}"
+                f"{action.verdict:<{width}}{where:<9}{unit.kind:<8}"
                 f"{count} message{'s' if count != 1 else ''}: {action.reason}"
             )
         return "\n".join(lines)
 
     def _headline(self) -> str:
         if not self.passed:
-            return f"nothing leaves: no mark was passed ({self.when})"
+            return f"nothing leaves: no mark was passed ({self.when}){self._excerpts()}"
         marks = ", ".join(f"{mark.measure} {mark.value:,}" for mark in self.passed)
-        return f"{len(self.evicted)} of {len(self.units)} units leave: {marks} passed ({self.when})"
+        left = f"{len(self.evicted)} of {len(self.units)} units leave"
+        return f"{left}: {marks} passed ({self.when}){self._excerpts()}"
+
+    def _excerpts(self) -> str:
+        return f"; {len(self.excerpted)} contents become excerpts" if self.excerpted else ""
 
 
 def plan(
@@ -181,12 +230,14 @@ def plan(
     when: When = When.REST,
     crossing: bool = False,
     room: Mapping[Measure, int] = MappingProxyType({}),
+    shorter: Mapping[int, Short] = MappingProxyType({}),
 ) -> Plan:
     """Decide which units of a list stay.
 
     `crossing=True` takes the cap as passed, whatever the size: a list is cut down to what the
     middle of a run is cut down to. `room` is what a new summary will take at most: it is left
-    free below the trigger, so that a list with its summary does not cross at once again.
+    free below the trigger, so that a list with its summary does not cross at once again. `shorter`
+    are excerpts of messages, by position: they are what is counted.
 
     Pure and linear in the list. Tokens are counted from the tail and no further than the decision
     needs. What is no list, or holds no message, is left as it is. Raises only what a
@@ -195,20 +246,39 @@ def plan(
     when = When(when)
     if not isinstance(messages, list) or not holds_messages(messages):
         return Plan(messages, window, when)
-    passed = (window.cap,) if crossing else _passed(messages, window, when)
+    counted = shortened(messages, shorter)
+    passed = (window.cap,) if crossing else _passed(counted, window, when)
     if not passed:
-        return Plan(messages, window, when)
-    if when is When.REST and not crossing and (cut := _plain_cut(messages, window, room)):
-        left = messages[cut.stop :]
+        return Plan(messages, window, when, shorter=shorter)
+    if when is When.REST and not crossing and (cut := _plain_cut(counted, window, room)):
+        left = counted[cut.stop :]
         stuck = any(_measure(left, mark.measure, window) > mark.value for mark in passed)
-        return Plan(messages, window, when, passed, stuck, cut)
+        return Plan(messages, window, when, passed, stuck, cut, shorter=shorter)
     units = tuple(split(messages))
-    reasons = _Decision(units, window, when, passed, crossing=crossing, room=room).reasons()
+    small = tuple(_with_excerpts(unit, shorter) for unit in units) if shorter else units
+    reasons = _Decision(small, window, when, passed, crossing=crossing, room=room).reasons()
     if Reason.ABOVE_CAP in reasons and window.cap not in passed:
         passed = (*passed, window.cap)
-    kept = [unit for unit, r in zip(units, reasons, strict=True) if r.verdict is Verdict.KEEP]
+    kept = [unit for unit, r in zip(small, reasons, strict=True) if r.verdict is Verdict.KEEP]
     stuck = any(_sum(kept, mark.measure, window) > mark.value for mark in passed)
-    return Plan(messages, window, when, passed, stuck, None, (units, reasons))
+    decided = (units, reasons)
+    return Plan(messages, window, when, passed, stuck, None, decided, shorter=shorter)
+
+
+def shortened(messages: Sequence[Message], shorter: Mapping[int, Short]) -> list[Message]:
+    """Return a list with excerpts in it; the same list object where there are none."""
+    if not shorter:
+        return messages  # type: ignore[return-value]
+    left = list(messages)
+    for index, short in shorter.items():
+        left[index] = short.message
+    return left
+
+
+def _with_excerpts(unit: Unit, shorter: Mapping[int, Short]) -> Unit:
+    pairs = zip(unit.indices, unit.messages, strict=True)
+    members = (shorter[i].message if i in shorter else message for i, message in pairs)
+    return replace(unit, messages=tuple(members))
 
 
 def plan_leaving(

@@ -191,7 +191,8 @@ _IN_SQLITE = """
 def _places(thread: str) -> list[str]:
     """Return where a store keeps the archive of a thread, as its tables write it."""
     return [
-        ".".join(place_of(thread, kind)) for kind in ("pending", "told", "segments", "messages")
+        ".".join(place_of(thread, kind))
+        for kind in ("pending", "told", "segments", "wholes", "messages")
     ]
 
 

@@ -1,0 +1,379 @@
+"""Large contents in real graphs: stored as excerpts, kept whole in the archive, read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from memory.houses import House, Told, thread_config
+
+from reducing_saver import (
+    ConfigurationError,
+    Discard,
+    Excerpt,
+    HeadTail,
+    Hosted,
+    ReducingSaver,
+    StoreArchive,
+    Task,
+    Window,
+    Words,
+)
+from reducing_saver.engine.excerpt import is_cut, whole_key
+from reducing_saver.engine.messages import is_summary
+
+SOME = pytest.mark.parametrize(
+    "house",
+    ["memory-async", "memory_int-sync", "sqlite-sync", "aiosqlite-async", "postgres-sync"],
+    indirect=True,
+)
+ONE = pytest.mark.parametrize("house", ["sqlite-sync", "aiosqlite-async"], indirect=True)
+WIDE = Window(("messages", 500), ("messages", 1_000))
+COUNT = WIDE.sizes("tokens").of
+BYTES = 300_000
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "QUJD" * 20_000}}
+
+
+def lines(label: str, size: int = BYTES) -> str:
+    return "".join(f"{label} {i} holds nothing of note\n" for i in range(size // 32))
+
+
+def records(label: str) -> str:
+    return json.dumps([{"of": label, "id": i, "ok": True} for i in range(BYTES // 40)])
+
+
+class Unwritable:
+    """What no serializer writes."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be written")
+
+
+CONTENTS: dict[str, Any] = {
+    "text": lambda label: {"content": lines(label)},
+    "json": lambda label: {"content": records(label)},
+    "blocks": lambda label: {"content": [{"type": "text", "text": lines(label)}, "and so on"]},
+    "images": lambda label: {"content": [{"type": "text", "text": lines(label)}, IMAGE]},
+    "artifact": lambda label: {"content": lines(label), "artifact": Unwritable()},
+}
+
+
+def agent(kind: str = "text", *, asks: bool = False) -> Any:
+    """Build a graph that makes as many calls as the question says, one by one, then answers."""
+
+    def model(state: MessagesState) -> Any:
+        messages = state["messages"]
+        start = max(i for i, m in enumerate(messages) if m.type == "human" and not is_summary(m))
+        label, rounds = messages[start].content.split()[:2]
+        done = len([m for m in messages[start:] if m.type == "tool"])
+        if done == int(rounds):
+            return {"messages": AIMessage(f"answer {label}", id=f"a.{label}")}
+        call = {"name": "read", "args": {"of": label}, "id": f"c.{label}.{done}"}
+        return {"messages": AIMessage("", tool_calls=[call], id=f"a.{label}.{done}")}
+
+    def tools(state: MessagesState) -> Any:
+        call = state["messages"][-1].tool_calls[0]["id"]
+        if asks:
+            interrupt("go on?")
+        result = ToolMessage(**CONTENTS[kind](call), tool_call_id=call, name="read", id=f"t{call}")
+        return {"messages": result}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", model)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges(
+        "model", lambda s: "tools" if s["messages"][-1].tool_calls else END, ["tools", END]
+    )
+    builder.add_edge("tools", "model")
+    return builder
+
+
+def play(house: House, saver: Any, config: Any, *asked: str, kind: str = "text") -> Any:
+    graph = agent(kind).compile(checkpointer=saver)
+    for said in asked:
+        given = {"messages": HumanMessage(said, id=f"h.{said.split()[0]}")}
+        house.door.invoke(graph, given, config)
+    return graph
+
+
+def listed(house: House, config: Any) -> list[Any]:
+    return house.state(config)["messages"]
+
+
+def results(messages: Sequence[Any]) -> list[Any]:
+    return [m for m in messages if m.type == "tool"]
+
+
+@SOME
+@pytest.mark.parametrize("kind", CONTENTS)
+def test_a_large_result_is_stored_as_an_excerpt(house: House, kind: str) -> None:
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(1_000, artifact="drop"))
+    play(house, saver, config, "one 2", kind=kind)
+    stored = listed(house, config)
+    assert [m.id for m in stored] == [
+        "h.one", "a.one.0", "tc.one.0", "a.one.1", "tc.one.1", "a.one",
+    ]  # fmt: skip
+    for message in results(stored):
+        assert COUNT(message) <= 1_000
+        assert is_cut(message)
+        key = whole_key(message)
+        assert key is not None
+        whole = house.door.call(saver, "original", config, key)
+        assert whole.content == CONTENTS[kind](message.tool_call_id)["content"]
+        assert (whole.id, whole.tool_call_id) == (message.id, message.tool_call_id)
+        if kind == "json":
+            assert json.loads(message.content)[0] == json.loads(whole.content)[0]
+        if kind == "images":
+            assert message.content[1] == IMAGE
+    told = house.transcript(saver, config)
+    assert [m.content for m in results(told)] == [
+        CONTENTS[kind](f"c.one.{i}")["content"] for i in range(2)
+    ]
+    total = saver.stats().total
+    assert total.excerpted == 2
+    assert total.tokens_saved > 100_000
+    assert total.failures == 0
+
+
+@SOME
+def test_the_newest_results_stay_whole_while_their_turn_runs(house: House) -> None:
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(500, spare_last=2))
+    play(house, saver, config, "one 5")
+    for found in house.checkpoints(config["configurable"]["thread_id"])[1:]:
+        cut = [is_cut(m) for m in results(found.checkpoint["channel_values"].get("messages", []))]
+        assert cut == [True] * max(0, len(cut) - 2) + [False] * min(2, len(cut))
+    assert all(map(is_cut, results(listed(house, config))))
+    assert saver.stats().total.excerpted == 5
+
+
+@SOME
+def test_a_run_sees_what_it_has_and_the_next_one_what_is_stored(house: House) -> None:
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(500))
+    graph = agent().compile(checkpointer=saver)
+    given = {"messages": HumanMessage("one 2", id="h.one")}
+    values = house.door.invoke(graph, given, config)
+    assert not any(map(is_cut, results(values["messages"])))
+    values = house.door.invoke(graph, {"messages": HumanMessage("two 0", id="h.two")}, config)
+    assert all(map(is_cut, results(values["messages"])))
+    keys = [whole_key(m) for m in results(listed(house, config))]
+    play(house, saver, config, "three 0")
+    assert [whole_key(m) for m in results(listed(house, config))] == keys
+    assert saver.stats().total.excerpted == 2
+
+
+@SOME
+def test_what_is_evicted_later_is_archived_and_told_whole(house: House) -> None:
+    """M2: the archive, hooks and transcripts have full messages, whatever was stored."""
+    config, told = thread_config(), Told()
+    window = Window(("turns", 1), ("turns", 2))
+    saver = house.saver(window, excerpt=Excerpt(500), on_evict=[told])
+    play(house, saver, config, "one 1", "two 1", "three 1")
+    assert [m.id for m in results(listed(house, config))] == ["tc.three.0"]
+    evicted = [m for event in told.events for m in event.messages if m.type == "tool"]
+    assert [m.content for m in evicted] == [lines("c.one.0"), lines("c.two.0")]
+    whole = house.transcript(saver, config)
+    assert [m.content for m in results(whole)] == [
+        lines(f"c.{label}.0") for label in ("one", "two", "three")
+    ]
+    fresh = house.saver(window, excerpt=Excerpt(500))
+    assert house.transcript(fresh, config) == whole
+    keys = house.entries(config["configurable"]["thread_id"])
+    assert len(keys) == len(set(keys)) == 9
+
+
+@ONE
+def test_an_archive_that_lost_a_whole_gets_the_excerpt(house: House) -> None:
+    config = thread_config()
+    window = Window(("turns", 1), ("turns", 2))
+    lost = house.saver(window, excerpt=Excerpt(500), archive=Discard())
+    other = house.saver(window, excerpt=Excerpt(500))
+    play(house, other, config, "one 1")
+    thread = config["configurable"]["thread_id"]
+    house.door.call(StoreArchive(house.store), "delete_thread", thread)
+    play(house, other, config, "two 0", "three 0")
+    (message,) = results(house.transcript(other, config))
+    assert is_cut(message)
+    with pytest.raises(ConfigurationError, match="archive"):
+        house.door.call(lost, "original", config, "key")
+    assert house.door.call(other, "original", config, "nothing") is None
+
+
+@SOME
+def test_an_interrupted_run_goes_on_with_excerpts(house: House) -> None:
+    config = thread_config()
+    from langgraph.types import Command
+
+    saver = house.saver(WIDE, excerpt=Excerpt(500, spare_last=1, writes=True))
+    graph = agent(asks=True).compile(checkpointer=saver)
+    house.door.invoke(graph, {"messages": HumanMessage("one 3", id="h.one")}, config)
+    for _ in range(3):
+        values = house.door.invoke(graph, Command(resume="yes"), config)
+    assert values["messages"][-1].content == "answer one"
+    stored = results(listed(house, config))
+    assert len(stored) == 3
+    assert all(map(is_cut, stored))
+    whole = results(house.transcript(saver, config))
+    assert [m.content for m in whole] == [lines(f"c.one.{i}") for i in range(3)]
+
+
+@ONE
+def test_writes_are_cut_where_asked_for(house: House) -> None:
+    for writes in (False, True):
+        config = thread_config()
+        saver = house.saver(WIDE, excerpt=Excerpt(500, writes=writes))
+        play(house, saver, config, "one 1")
+        pending = [
+            value
+            for found in house.checkpoints(config["configurable"]["thread_id"])
+            for _, channel, value in found.pending_writes
+            if channel == "messages"
+        ]
+        tools = [m for value in pending for m in (value if isinstance(value, list) else [value])]
+        (written,) = results(tools)
+        assert is_cut(written) is writes
+        (stored,) = results(listed(house, config))
+        assert whole_key(written) == (whole_key(stored) if writes else None)
+
+
+# ------------------------------------------------------------------------ selectors in a put
+
+
+@ONE
+def test_words_keep_what_was_asked_for(house: House) -> None:
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(300), selector=Words())
+    play(house, saver, config, "one 1 note c.one.0 4711")
+    (message,) = results(listed(house, config))
+    assert "one.0 4711 holds" in message.content
+    (other,) = [thread_config()]
+    saver = house.saver(WIDE, excerpt=Excerpt(300), selector=HeadTail())
+    play(house, saver, other, "one 1 note c.one.0 4711")
+    assert "one.0 4711 holds" not in results(listed(house, other))[0].content
+
+
+def failing(text: str, task: Task) -> Any:
+    raise ConnectionError("secret")
+
+
+@ONE
+def test_a_failing_selector_leaves_contents_whole(house: House, caplog: Any) -> None:
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(300), selector=Hosted(failing))
+    play(house, saver, config, "one 2")
+    assert not any(map(is_cut, results(listed(house, config))))
+    stats = saver.stats()
+    assert stats.selector_failures == {"failed": 2}
+    assert (stats.total.excerpted, stats.total.failures) == (0, 0)
+    assert "secret" not in caplog.text
+
+
+class Refusing(StoreArchive):
+    """An archive that takes no wholes."""
+
+    refuses = True
+
+    def keep(self, *args: Any) -> None:
+        if self.refuses:
+            raise OSError("secret: full")
+        super().keep(*args)
+
+    async def akeep(self, *args: Any) -> None:
+        if self.refuses:
+            raise OSError("secret: full")
+        await super().akeep(*args)
+
+
+@ONE
+def test_a_failing_archive_leaves_contents_whole(house: House, caplog: Any) -> None:
+    config, archive = thread_config(), Refusing(house.store)
+    saver = house.saver(WIDE, excerpt=Excerpt(300), archive=archive)
+    play(house, saver, config, "one 1")
+    assert not any(map(is_cut, results(listed(house, config))))
+    assert saver.stats().archive_failures >= 1
+    assert "secret" not in caplog.text
+    archive.refuses = False
+    play(house, saver, config, "two 0")
+    assert all(map(is_cut, results(listed(house, config))))
+    assert house.transcript(saver, config)[2].content == lines("c.one.0")
+
+
+# -------------------------------------------------------------- shadow, switches, bad values
+
+
+@ONE
+def test_a_shadow_measures_and_changes_nothing(house: House) -> None:
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(300), shadow=True)
+    play(house, saver, config, "one 2")
+    assert not any(map(is_cut, results(listed(house, config))))
+    total = saver.stats().total
+    assert (total.excerpted, total.tokens_saved, total.would_excerpt) == (0, 0, 2)
+    assert total.would_save > 100_000
+    assert house.entries(config["configurable"]["thread_id"]) == []
+
+
+@ONE
+def test_a_copied_thread_has_its_wholes_and_a_deleted_one_none(house: House) -> None:
+    archive = StoreArchive(house.store)
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(300))
+    play(house, saver, config, "one 1")
+    source, target = config["configurable"]["thread_id"], thread_config()
+    name = target["configurable"]["thread_id"]
+    house.door.call(archive, "copy_thread", source, name)
+    (key,) = house.entries(source)
+    assert house.door.call(saver, "original", target, key).content == lines("c.one.0")
+    house.door.call(saver, "delete_thread", source)
+    assert house.rows(source) == []
+    assert len(house.rows(name)) == 2
+
+
+@ONE
+def test_without_an_archive_the_line_names_no_key(house: House) -> None:
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(300), archive=Discard())
+    play(house, saver, config, "one 1", "two 0")
+    (message,) = results(listed(house, config))
+    assert is_cut(message)
+    assert whole_key(message) is None
+    assert message.content.endswith("tokens left out]")
+
+
+def test_bad_values_are_named() -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    for field, options in (
+        ("excerpt", {"excerpt": 2_000}),
+        ("selector", {"selector": "bm25", "excerpt": Excerpt()}),
+        ("selector", {"selector": Words()}),
+    ):
+        with pytest.raises(ConfigurationError, match=field):
+            ReducingSaver(InMemorySaver(), WIDE, archive=Discard(), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("house", ["sqlite-sync"], indirect=True)
+def test_a_saver_without_excerpts_evicts_them_whole(house: House) -> None:
+    config = thread_config()
+    thread = config["configurable"]["thread_id"]
+    saver = house.saver(WIDE, excerpt=Excerpt(500))
+    play(house, saver, config, "one 1", "two 0", "three 0")
+    whole = house.transcript(saver, config)
+    assert results(whole)[0].content == lines("c.one.0")
+    window = Window(("turns", 1), ("turns", 1))
+    other = house.saver(window)
+    graph = agent().compile(checkpointer=other)
+    house.door.invoke(graph, {"messages": HumanMessage("four 0", id="h.four")}, config)
+    assert not results(listed(house, config))
+    told = house.transcript(other, config)
+    assert [m.id for m in told][: len(whole)] == [m.id for m in whole]
+    assert results(told)[0].content == lines("c.one.0")
+    assert len(house.entries(thread)) == 8
