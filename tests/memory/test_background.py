@@ -483,7 +483,8 @@ print("done")
 @pytest.mark.parametrize("door", ["sync", "async"])
 def test_a_program_ends_while_the_model_hangs(tmp_path: Path, door: str, close: str) -> None:
     command = [sys.executable, "-c", CHILD, str(tmp_path / "chat.db"), door, close]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
     from langgraph.checkpoint.sqlite import SqliteSaver
