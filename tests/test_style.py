@@ -60,6 +60,7 @@ LAYERS = [
     "_recall",
     "_forwarding",
     "rows.",
+    "_retention",
     "_saver",
     "_words",
     "_console",

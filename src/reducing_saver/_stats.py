@@ -61,6 +61,8 @@ class Stats:
     - `archive_failures`: puts that evicted nothing because the archive failed.
     - `summaries`, `summary_failures`: made and not made; `summary_calls`, `summary_seconds`: the
       model calls of those that were made, and the time of all.
+    - `deleted_checkpoints`: old ones that went by `retain`; `retention_failures`: passes over a
+      thread that failed.
     """
 
     channels: Mapping[str, ChannelStats] = field(default_factory=dict)
@@ -74,6 +76,8 @@ class Stats:
     summary_calls: int = 0
     summary_failures: int = 0
     summary_seconds: float = 0.0
+    deleted_checkpoints: int = 0
+    retention_failures: int = 0
 
     @property
     def total(self) -> ChannelStats:
