@@ -17,8 +17,8 @@ import weakref
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -37,6 +37,9 @@ MOST_A_PASS = 50
 
 EVERY = 20
 """Puts of a thread that does not come to rest, as a long run or a chat in `interrupt()`."""
+
+GRACE_SECONDS = 0.5
+"""How old a checkpoint is that is deleted: writes of its tasks may be on their way until then."""
 
 HELD_SECONDS = 3_600.0
 """How long a checkpoint stays that was loaded by its id, unless a run has gone on from it."""
@@ -67,6 +70,14 @@ class Retained:
     failures: int = 0
 
 
+class _Due(NamedTuple):
+    """Hold a thread that waits: its saver, when it is looked after, and when once more."""
+
+    inner: Any
+    at: float
+    then: float | None = None
+
+
 class Retention:
     """Keep what `retain` says of every thread that is put. Safe to use from threads and loops."""
 
@@ -77,7 +88,7 @@ class Retention:
             raise ConfigurationError("retain", retain, _ALLOWED)
         self.retain = retain
         self._changed = threading.Condition()
-        self._waiting: OrderedDict[str, BaseCheckpointSaver[Any]] = OrderedDict()
+        self._waiting: OrderedDict[str, _Due] = OrderedDict()
         self._puts: OrderedDict[str, int] = OrderedDict()
         self._held: OrderedDict[CheckpointKey, float] = OrderedDict()
         self._worker: threading.Thread | None = None
@@ -100,35 +111,52 @@ class Retention:
     def after_put(
         self, inner: BaseCheckpointSaver[Any], before: CheckpointKey, *, rests: bool
     ) -> None:
-        """Note a checkpoint that was stored after another one; never waits and never raises."""
-        thread = before.thread
+        """Note a checkpoint that was stored after another one; never waits and never raises.
+
+        A SQLite in memory is looked after at once: it has one connection, and that may be closed
+        while another thread uses it, which SQLite does not survive.
+        """
+        thread, inner = before.thread, _stored_by(inner)
         try:
-            with self._changed:
-                self._held.pop(before, None)
-                if self._is_due(thread, rests=rests and before.namespace == ""):
-                    self._queue(thread, _stored_by(inner))
+            if not self._is_due(before, rests=rests and before.namespace == ""):
+                return
+            if self._place is None and (kind_of(inner) == "sqlite" or hasattr(inner, "loop")):
+                self._ask(inner)
+            if self._place == "":
+                self._done_now(inner, thread)
+            else:
+                self._queue(thread, inner)
         except Exception as error:
             self._failed(thread, error)
 
-    def _is_due(self, thread: str, *, rests: bool) -> bool:
-        puts = self._puts.pop(thread, 0) + 1
-        if rests or puts >= EVERY:
-            return True
-        self._puts[thread] = puts
-        if len(self._puts) > _MOST_THREADS:
-            self._puts.popitem(last=False)
-        return False
+    def _is_due(self, before: CheckpointKey, *, rests: bool) -> bool:
+        thread = before.thread
+        with self._changed:
+            self._held.pop(before, None)
+            puts = self._puts.pop(thread, 0) + 1
+            if rests or puts >= EVERY:
+                return True
+            self._puts[thread] = puts
+            if len(self._puts) > _MOST_THREADS:
+                self._puts.popitem(last=False)
+            return False
 
     def _queue(self, thread: str, inner: Any) -> None:
-        if self._place is None and hasattr(inner, "loop"):
-            self._ask(inner)
-        self._waiting[thread] = inner
-        if len(self._waiting) > _MOST_THREADS:
-            self._waiting.popitem(last=False)
-        if self._is_idle():
-            self._worker = threading.Thread(target=self._work, daemon=True)
-            self._worker.start()
-        self._changed.notify_all()
+        with self._changed:
+            at = time.monotonic() + GRACE_SECONDS
+            known = self._waiting.get(thread)
+            self._waiting[thread] = _Due(inner, known.at, at) if known else _Due(inner, at)
+            if len(self._waiting) > _MOST_THREADS:
+                self._waiting.popitem(last=False)
+            if self._is_idle():
+                self._worker = threading.Thread(target=self._work, daemon=True)
+                self._worker.start()
+            elif known is None:
+                self._changed.notify_all()
+
+    def _done_now(self, inner: Any, thread: str) -> None:
+        deleted = self._delete(placed(inner, "").connect(), thread) or 0
+        self._done = replace(self._done, deleted=self._done.deleted + deleted)
 
     def read(self) -> Retained:
         """Return what was done so far."""
@@ -170,26 +198,33 @@ class Retention:
                 if self._ends():
                     return
                 continue
-            thread, inner = found
+            thread, due = found
             began = time.monotonic()
             try:
                 if rows is None:
-                    rows = self._source(inner).connect()
-                rows.serde = inner.serde
+                    rows = self._source(due.inner).connect()
+                rows.serde = due.inner.serde
                 deleted = self._delete(rows, thread)
             except Exception as error:
                 _close(rows)
                 rows = None
                 self._failed(thread, error)
                 continue
-            self._count(thread, inner, deleted)
+            self._count(thread, due, deleted)
             self._pause(time.monotonic() - began)
 
-    def _next(self) -> tuple[str, Any] | None:
-        """Take the next thread; None where there is none for a while."""
+    def _next(self) -> tuple[str, _Due] | None:
+        """Take the next thread, when it is due; None where there is none for a while."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._hurries, _LINGER_SECONDS)
-            return self._waiting.popitem(last=False) if self._waiting else None
+            while self._waiting:
+                thread, due = next(iter(self._waiting.items()))
+                left = due.at - time.monotonic()
+                if left <= 0:
+                    del self._waiting[thread]
+                    return thread, due
+                self._changed.wait(left)
+            return None
 
     def _ends(self) -> bool:
         with self._changed:
@@ -212,7 +247,7 @@ class Retention:
             self._place = found
         return placed(inner, found or "")
 
-    def _delete(self, rows: Any, thread: str) -> int:
+    def _delete(self, rows: Any, thread: str) -> int | None:
         """Delete once; where a live run has written the same rows, again."""
         for attempt in range(_TRIES):
             try:
@@ -222,7 +257,7 @@ class Retention:
                 if not _is_passing(error) or attempt + 1 == _TRIES:
                     raise
                 self._pause(0.02 * (attempt + 1))
-        return 0
+        return None
 
     def _for(self, thread: str) -> Retain:
         """Return what stays of a thread, with what was loaded by its id and may be gone on from."""
@@ -231,13 +266,20 @@ class Retention:
             for key in [key for key, until in self._held.items() if until <= now]:
                 del self._held[key]
             held = [key.checkpoint for key in self._held if key.thread == thread]
-        return replace(self.retain, ids=(*self.retain.ids, *held)) if held else self.retain
+        least = timedelta(seconds=GRACE_SECONDS)
+        newer = self.retain.newer
+        young = max(newer, least) if isinstance(newer, timedelta) else least
+        return replace(self.retain, newer=young, ids=(*self.retain.ids, *held))
 
-    def _count(self, thread: str, inner: Any, deleted: int) -> None:
-        self._done = replace(self._done, deleted=self._done.deleted + deleted)
-        if deleted == MOST_A_PASS:  # there may be more
-            with self._changed:
-                self._waiting.setdefault(thread, inner)
+    def _count(self, thread: str, due: _Due, deleted: int | None) -> None:
+        self._done = replace(self._done, deleted=self._done.deleted + (deleted or 0))
+        with self._changed:
+            if deleted is None:
+                self._puts[thread] = EVERY  # the next put is due
+            elif deleted == MOST_A_PASS:  # there may be more
+                self._waiting.setdefault(thread, due)
+            elif due.then is not None:
+                self._waiting.setdefault(thread, _Due(due.inner, due.then))
 
     def _failed(self, thread: str, error: Exception) -> None:
         self._done = replace(self._done, failures=self._done.failures + 1)
