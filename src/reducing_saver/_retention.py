@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import sqlite3
 import threading
 import time
 import weakref
@@ -186,7 +185,7 @@ class Retention:
         if isinstance(said, str):
             self._place = said
         else:
-            self._place = asyncio.run_coroutine_threadsafe(_answer(said), inner.loop)
+            self._place = asyncio.run_coroutine_threadsafe(_said_by(said), inner.loop)
 
     def _work(self) -> None:
         rows: Any = None
@@ -301,7 +300,7 @@ def _stored_by(saver: BaseCheckpointSaver[Any]) -> BaseCheckpointSaver[Any]:
     return saver
 
 
-async def _answer(asked: Any) -> str:
+async def _said_by(asked: Any) -> str:
     return str(await asked())
 
 
@@ -315,7 +314,7 @@ def _close(rows: Any) -> None:
 
 
 def _is_passing(error: Exception) -> bool:
-    if isinstance(error, sqlite3.OperationalError):
+    if type(error).__module__ == "sqlite3":
         return "locked" in str(error) or "busy" in str(error)
     return type(error).__name__ in _PASSING
 
