@@ -17,6 +17,7 @@ from .engine import Reduced, Window, reduce_messages
 from .jobs.erase import erase
 from .jobs.gc import gc
 from .jobs.policy import Policy
+from .jobs.probe import Finding, Probed, probe
 from .jobs.report import Report
 from .jobs.run import compact, status, survey, worker
 
@@ -27,10 +28,12 @@ __all__ = [
     "ConfigurationError",
     "Discard",
     "Eviction",
+    "Finding",
     "ForwardingSaver",
     "JobError",
     "NotASaverError",
     "Policy",
+    "Probed",
     "Reduced",
     "ReducingSaver",
     "ReducingSaverError",
@@ -49,6 +52,7 @@ __all__ = [
     "erase",
     "gc",
     "messages_hook",
+    "probe",
     "recall_tool",
     "reduce_messages",
     "status",

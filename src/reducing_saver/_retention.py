@@ -185,7 +185,7 @@ class Retention:
         if isinstance(said, str):
             self._place = said
         else:
-            self._place = asyncio.run_coroutine_threadsafe(_said_by(said), inner.loop)
+            self._place = asyncio.run_coroutine_threadsafe(said(), inner.loop)
 
     def _work(self) -> None:
         rows: Any = None
@@ -298,10 +298,6 @@ def _stored_by(saver: BaseCheckpointSaver[Any]) -> BaseCheckpointSaver[Any]:
     while isinstance(saver, ForwardingSaver):
         saver = saver.inner
     return saver
-
-
-async def _said_by(asked: Any) -> str:
-    return str(await asked())
 
 
 def _close(rows: Any) -> None:

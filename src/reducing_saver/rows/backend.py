@@ -174,6 +174,12 @@ def _age(key: Key) -> tuple[str, str]:
     return key.id, key.namespace
 
 
+def at(thread: str, key: Key) -> Any:
+    """Return the config that names a checkpoint."""
+    named = {"thread_id": thread, "checkpoint_ns": key.namespace, "checkpoint_id": key.id}
+    return {"configurable": named}
+
+
 def deltas_of(one: Kept, known: Iterable[str]) -> tuple[str, ...]:
     """Return the delta channels of a checkpoint that carries no value for them.
 

@@ -27,10 +27,9 @@ from .._archive import Parcel, rows_of
 from .._channel import may_wait
 from .._delta import fold
 from .._retain import Key, Row
-from .backend import Edit, Head, Value, deltas_of, inherited, owed_to, whole_lists
+from .backend import Edit, Head, Value, at, deltas_of, inherited, owed_to, whole_lists
 from .packed import put_list
 from .rewrite import Rewrite
-from .sqlite import at
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
 
 _LOCK_TIMEOUT = "5s"

@@ -7,7 +7,7 @@ store: what another thread writes meanwhile would be rolled back with our transa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +101,7 @@ def kind_of(saver: object) -> Kind | None:
     return "sqlite" if any(name in modules for name in _SQLITE) else None
 
 
-def place(saver: Any) -> str | Callable[[], Awaitable[str]]:
+def place(saver: Any) -> str | Callable[[], Coroutine[Any, Any, str]]:
     """Ask a saver for its schemas, or for its file; an async one is to be asked on its loop."""
     asks_later = hasattr(saver, "loop")
     if kind_of(saver) == "postgres":

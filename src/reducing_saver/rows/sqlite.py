@@ -23,7 +23,7 @@ from .._archive import Parcel, StoreArchive
 from .._delta import fold
 from .._record import Record
 from .._retain import Key, Row
-from .backend import Edit, Head, Value, deltas_of, inherited, owed_to, whole_lists
+from .backend import Edit, Head, Value, at, deltas_of, inherited, owed_to, whole_lists
 from .packed import put_list, put_value
 from .rewrite import Change, Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
@@ -441,12 +441,6 @@ class _Joined:
 
     def create_function(self, *arguments: Any, **options: Any) -> None:
         self._connection.create_function(*arguments, **options)
-
-
-def at(thread: str, key: Key) -> Any:
-    """Return the config that names a checkpoint."""
-    named = {"thread_id": thread, "checkpoint_ns": key.namespace, "checkpoint_id": key.id}
-    return {"configurable": named}
 
 
 def _metadata(text: bytes | str | None) -> Any:
