@@ -29,6 +29,7 @@ from reducing_saver import (
     Window,
 )
 from reducing_saver import _retention as retention
+from reducing_saver._record import Record
 from reducing_saver.rows.source import source_of
 
 WINDOW = Window(keep=("messages", 4), trigger=("messages", 6))
@@ -214,8 +215,9 @@ def same(ours: Any, twin: Any) -> None:
     assert [i.value for i in ours.interrupts] == [i.value for i in twin.interrupts]
 
 
-@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
-def test_a_chat_that_never_rests_is_bounded(inner: Any, door: Any, backend: Any, sql: Ask) -> None:
+def asking(saver: Any) -> Any:
+    """Build a chat that lives in `interrupt()`."""
+
     def wait(state: Any) -> Any:
         said = interrupt("and now?")
         return {"messages": [HumanMessage(said, id=f"h{said}")]}
@@ -226,21 +228,44 @@ def test_a_chat_that_never_rests_is_bounded(inner: Any, door: Any, backend: Any,
     builder.add_edge(START, "reply")
     builder.add_edge("reply", "wait")
     builder.add_edge("wait", "reply")
+    return builder.compile(checkpointer=saver)
+
+
+def recorded(inner: Any, door: Any) -> set[str]:
+    """Return the digests that the records before the head say, as another process reads them."""
+    found: set[str] = set()
+    config, at = CONFIG, door.get_tuple(inner, CONFIG)
+    while at is not None:
+        record = Record.read(at.metadata)
+        found |= {*record.evicted.get("messages", ())}
+        if record.before is None:
+            return found
+        named = {**config["configurable"], "checkpoint_id": record.before}
+        at = door.get_tuple(inner, {"configurable": named})
+    raise AssertionError("a record is gone")
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+def test_a_chat_that_never_rests_is_bounded(make_inner: Any, door: Any, backend: Any) -> None:
+    """Its checkpoints go, and what they say of evicted messages stays."""
+    inner, other = make_inner(), make_inner()
     archive = StoreArchive(InMemoryStore())
     saver = ReducingSaver(inner, WINDOW, archive=archive, retain=KEEP)
-    graph = builder.compile(checkpointer=saver)
-    door.invoke(graph, asked(0), CONFIG)
+    graph, twin = asking(saver), asking(ReducingSaver(other, WINDOW, archive=Discard()))
     most = 0
-    for i in range(1, 80):
-        door.invoke(graph, Command(resume=f"{i:04}"), CONFIG)
-        if i % 20 == 0:
+    for i in range(80):
+        given = Command(resume=f"{i:04}") if i else asked(0)
+        for one in (graph, twin):
+            door.invoke(one, given, CONFIG)
+        if i % 20 == 19:
             door.call(saver, "close")
             most = max(most, len(door.list(inner, CONFIG)))
-    assert most <= retention.EVERY + KEEP.last + 3
+            assert recorded(inner, door) == recorded(other, door)
+    assert recorded(inner, door)
+    assert most <= retention.EVERY + KEEP.last + 5
     state = door.get_state(graph, CONFIG)
     assert state.next == ("wait",)
     assert state.interrupts[0].value == "and now?"
-    nothing_lost(sql, backend)
     told = door.collect(saver, "transcript", CONFIG)
     assert ids(told) == [f"{one}h{i:04}" for i in range(80) for one in ("", "a.")]
 
