@@ -73,6 +73,11 @@ def run(saver: Any, archive: Any = None, **settings: Any) -> Report:
 NONE = timedelta()
 
 
+def nothing_done(report: Report) -> dict[str, int]:
+    """Return what is said of a thread of which nothing leaves; its lists may be short."""
+    return {} if report.evicted or report.deleted else {"compacted before": 1}
+
+
 def listed(saver: Any) -> int:
     return len([*saver.list(CONFIG)])
 
@@ -90,7 +95,7 @@ def test_it_goes_on_as_its_twin(name: str, kind: str, paused: Any, make: Any) ->
     assert not report.errors
     assert report.backend.endswith(Way.SAME_ID)
     stays = ours.waits and paused == "skip"
-    assert report.skipped == ({"paused": 1} if stays else {})
+    assert report.skipped == ({"paused": 1} if stays else nothing_done(report))
     same(ours.graph.get_state(ours.config), twin.graph.get_state(twin.config))
     if not ours.waits and not name.startswith("subgraph"):
         assert report.evicted > 0 or name == "pregel on messages"  # that one is short
@@ -100,7 +105,7 @@ def test_it_goes_on_as_its_twin(name: str, kind: str, paused: Any, make: Any) ->
     assert ours.nodes == twin.nodes
     again = run(ours.saver, archive, policy=policy, reducer=ours.reducer)
     assert not again.errors
-    assert again.compacted == 1
+    assert again.skipped == nothing_done(again)
     same(ours.graph.get_state(ours.config), twin.graph.get_state(twin.config))
     if not ours.reducer:
         saver = ReducingSaver(ours.saver, WINDOW, archive=archive)
@@ -212,7 +217,7 @@ def test_a_thread_that_goes_on_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
     loaded = play.graph.get_state(CONFIG).values["messages"]
     assert loaded[-3].id == "h50"
     again = compact(play.saver, POLICY, **given)
-    assert again.compacted == 1
+    assert (again.compacted, again.skipped) == (1, {})
 
 
 # Savers that fail the probe
@@ -370,7 +375,7 @@ def test_a_saver_that_fails_goes_on_as_its_twin(name: str, kind: Any) -> None:
     report = compact(ours.saver, POLICY, messages_reducer=ours.reducer, **given)
     assert not report.errors
     assert report.backend.endswith(Way.NEW_ID)
-    assert report.skipped == ({"paused": 1} if ours.waits else {})
+    assert report.skipped == ({"paused": 1} if ours.waits else nothing_done(report))
     assert (listed(ours.saver) > before) == (report.evicted > 0)
     assert ours.waits or name.startswith(("subgraph", "pregel")) or report.evicted > 0
     same(ours.graph.get_state(ours.config), twin.graph.get_state(twin.config))
