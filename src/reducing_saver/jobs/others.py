@@ -17,11 +17,11 @@ from typing import Any, cast
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
+from .._counts import Counts
 from .._delivery import Delivery
 from .._errors import ConfigurationError, JobError
 from .._forwarding import ForwardingSaver
 from .._hooks import Hook
-from .._stats import Counts
 from ..rows.any_saver import AnyRows, ChangedError, Way
 from ..rows.backend import Head
 from ..rows.source import kind_of

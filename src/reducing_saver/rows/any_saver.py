@@ -107,7 +107,7 @@ class AnyRows:
                 one = replace(self._kept(thread, key, look), tip=key not in parents)
                 one = replace(one, segments=inherited(one, rows, listed.segments))
                 held[key] = one
-                needs = [one.record.before] if one.record.before else []
+                needs = [*one.record.owed, *filter(None, [one.record.before])]
                 rows[key] = replace(rows[key], needs=(*needs, *owed_to(one, rows)))
         kept = tuple(held[key] for key in sorted(held, key=lambda key: (key.id, key.namespace)))
         skip, waits = state_of(kept, look)
