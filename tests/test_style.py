@@ -66,6 +66,7 @@ LAYERS = [
     "_recall",
     "_forwarding",
     "rows.",
+    "_retention",
     "_saver",
     "_words",
     "_console",
@@ -76,6 +77,7 @@ LAYERS = [
     "_connection",
     "_cli_window",
     "_cli_transcript",
+    "_cli_probe",
     "_cli_jobs",
     "_cli",
     "__main__",
@@ -187,7 +189,7 @@ def test_forwarding_stands_alone() -> None:
 def test_no_optional_package_is_imported_with_the_library() -> None:
     """Backends, tokenizers and the command line's packages are for those who install them."""
     only_extras = {"_cli", "_cli_jobs", "_cli_transcript", "_cli_window", "demo", "__main__"}
-    only_extras |= {"rows.postgres"}
+    only_extras |= {"rows.postgres", "_cli_probe"}
     names = [f"reducing_saver.{name}".strip(".") for name in MODULES if name not in only_extras]
     script = f"""
 import importlib, importlib.abc, sys

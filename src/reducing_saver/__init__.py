@@ -19,6 +19,7 @@ from .engine import Excerpt, Reduced, Task, Window, reduce_messages
 from .jobs.erase import erase
 from .jobs.gc import gc
 from .jobs.policy import Policy
+from .jobs.probe import Finding, Probed, probe
 from .jobs.report import Report
 from .jobs.run import compact, status, survey, worker
 
@@ -31,6 +32,7 @@ __all__ = [
     "Discard",
     "Eviction",
     "Excerpt",
+    "Finding",
     "ForwardingSaver",
     "HeadTail",
     "Hosted",
@@ -38,6 +40,7 @@ __all__ = [
     "Nearest",
     "NotASaverError",
     "Policy",
+    "Probed",
     "Reduced",
     "ReducingSaver",
     "ReducingSaverError",
@@ -60,6 +63,7 @@ __all__ = [
     "erase",
     "gc",
     "messages_hook",
+    "probe",
     "recall_tool",
     "reduce_messages",
     "status",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ._archive import Discard
+from ._cli_probe import probe
 from ._cli_transcript import DsnArgument, transcript
 from ._cli_window import (
     CapOption,
@@ -81,7 +82,7 @@ ThreadsOption = Annotated[
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands that work on a database to the others."""
-    for command in (stats, compact, worker, status, gc, erase, transcript):
+    for command in (stats, compact, worker, status, gc, erase, transcript, probe):
         app.command()(command)
 
 

@@ -212,6 +212,14 @@ def floor(moment: datetime) -> str:
     return f"{high >> 16:08x}-{high & 0xFFFF:04x}-6{low:03x}-0000-000000000000"
 
 
+def after(checkpoint: str) -> str:
+    """Return the id that sorts next after a UUIDv6, before any that is made later."""
+    digits = checkpoint.replace("-", "")
+    ticks = (int(digits[:12], 16) << 12 | int(digits[13:16], 16)) + 1
+    high, low = divmod(ticks, 1 << 12)
+    return f"{high >> 16:08x}-{high & 0xFFFF:04x}-6{low:03x}-{checkpoint[19:]}"
+
+
 def is_older(checkpoint: str, floor: str) -> bool:
     """Tell whether an id is surely from before a floor; one that is no UUIDv6 has no time."""
     return len(checkpoint) == 36 and checkpoint[14] == "6" and checkpoint < floor

@@ -60,6 +60,8 @@ from ._lookup import (
 from ._notices import Notices, where
 from ._pending import clean, concerns, new_among, readmitted
 from ._reduction import Offer, Proposal, Reduction, Setting, carried, propose, settle
+from ._retain import Retain
+from ._retention import Retention
 from ._roll import Roll, asummarise, patience, summarise
 from ._segment import Leave
 from ._select import HeadTail, Selector
@@ -103,6 +105,11 @@ class ReducingSaver(ForwardingSaver):
     - `messages_reducer`: the reducer of the graph's `DeltaChannel`, where it has one.
     - `namespaces`: of which graphs: `""` is the root, `"child"` a subgraph, `"a|b"` one below
       another; all by default.
+    - `retain`: which checkpoints stay of a thread that goes on, see `Retain`; the others are
+      deleted in the background after a run, a few at a time (Postgres and SQLite). It needs an
+      archive or `Discard()`. Where nothing runs after a response, as serverless, old ones wait for
+      the thread's next run, or for `close()`, which deletes what is left. `newer=` keeps what runs
+      of other processes may still go on from.
     - `enabled=False` stores everything as it is and may be set at any time; `shadow=True` decides
       and counts, and stores everything as it is.
     - `strict=True` raises `ReductionError` where reducing fails; by default the list is stored as
@@ -129,6 +136,7 @@ class ReducingSaver(ForwardingSaver):
         copies: Sequence[str] = (),
         messages_reducer: Reducer | None = None,
         namespaces: Collection[str] | None = None,
+        retain: Retain | None = None,
         enabled: bool = True,
         shadow: bool = False,
         strict: bool = False,
@@ -173,6 +181,10 @@ class ReducingSaver(ForwardingSaver):
         self._ladder = tuple(self._cuts(one, None) for one in cuts)
         self._tells = bool(on_evict) and self._archive is not None
         self._notices = Notices()
+        self._retention = None if retain is None else Retention(inner, retain)
+        if retain is not None and archive is None:
+            allowed = "an archive or Discard() with retain=: old checkpoints hold what has left"
+            raise ConfigurationError("archive", archive, allowed)
         if archive is None and not shadow:
             warnings.warn(_NOTHING_KEPT, stacklevel=2)
 
@@ -225,6 +237,7 @@ class ReducingSaver(ForwardingSaver):
             step = self._failed(config, step, error)
         stored = super().put(config, step.checkpoint, step.metadata, step.new_versions)
         self._remember(config, step)
+        self._tidy(config, step)
         self._delivery.after_put(key_of(config).thread, step.leaves, super().get_tuple)
         return stored
 
@@ -248,6 +261,7 @@ class ReducingSaver(ForwardingSaver):
             step = self._failed(config, step, error)
         stored = await super().aput(config, step.checkpoint, step.metadata, step.new_versions)
         self._remember(config, step)
+        self._tidy(config, step)
         await self._delivery.aafter_put(key_of(config).thread, step.leaves, super().aget_tuple)
         return stored
 
@@ -276,6 +290,7 @@ class ReducingSaver(ForwardingSaver):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Load a checkpoint; what its pending writes say of evicted messages is left out."""
         found = super().get_tuple(config)
+        self._hold(config)
         if found is None or not self._learn(found):
             return found
         return self._cleaned(found, self._trace(found.config))
@@ -283,6 +298,7 @@ class ReducingSaver(ForwardingSaver):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Load a checkpoint; what its pending writes say of evicted messages is left out."""
         found = await super().aget_tuple(config)
+        self._hold(config)
         if found is None or not self._learn(found):
             return found
         return self._cleaned(found, await self._atrace(found.config))
@@ -433,16 +449,35 @@ class ReducingSaver(ForwardingSaver):
         if self._ahead is not None:
             self._ahead.close()
         self._delivery.close()
+        if self._retention is not None:
+            self._retention.close()
 
     async def aclose(self) -> None:
         """Wait for hooks in the background, and stop them, as `close` does."""
         if self._ahead is not None:
             self._ahead.close()
         await asyncio.to_thread(self._delivery.close)
+        if self._retention is not None:
+            await asyncio.to_thread(self._retention.close)
 
     def stats(self) -> Stats:
         """Return what was done since this saver was made, by channel, and by the last put."""
-        return self._counts.read()
+        if self._retention is None:
+            return self._counts.read()
+        done = self._retention.read()
+        return replace(
+            self._counts.read(), deleted_checkpoints=done.deleted, retention_failures=done.failures
+        )
+
+    def _hold(self, config: RunnableConfig) -> None:
+        if self._retention is not None:
+            self._retention.hold(key_of(config))
+
+    def _tidy(self, config: RunnableConfig, step: Reduction) -> None:
+        """Have old checkpoints deleted in the background."""
+        if self._retention is not None and self.enabled and not self.shadow:
+            rests = at_rest(step.checkpoint)
+            self._retention.after_put(self.inner, key_of(config), rests=rests)
 
     def new_messages(
         self, config: RunnableConfig, messages: Sequence[Any], *, channel: str = "messages"

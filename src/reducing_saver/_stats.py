@@ -68,6 +68,8 @@ class Stats:
     - `summaries`, `summary_failures`: made and not made; `summary_calls`, `summary_seconds`: the
       model calls of those that were made, and the time of all.
     - `selector_failures`: contents that stay whole because nothing was selected, by reason.
+    - `deleted_checkpoints`: old ones that went by `retain`; `retention_failures`: passes over a
+      thread that failed.
     """
 
     channels: Mapping[str, ChannelStats] = field(default_factory=dict)
@@ -82,6 +84,8 @@ class Stats:
     summary_failures: int = 0
     summary_seconds: float = 0.0
     selector_failures: Mapping[str, int] = field(default_factory=dict)
+    deleted_checkpoints: int = 0
+    retention_failures: int = 0
 
     @property
     def total(self) -> ChannelStats:

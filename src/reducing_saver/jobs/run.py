@@ -28,12 +28,13 @@ from .._hooks import Hook
 from .._retain import Retain, span
 from .._summary import Summary
 from ..rows.backend import Head
-from ..rows.thread import Bytes, Skip
-from .ledger import DONE, Job, Outcome, Totals
+from ..rows.thread import Skip
+from .ledger import Job, Outcome, Totals
+from .others import Others, other_saver
 from .policy import Policy, fingerprint
 from .report import MOST_ERRORS, JobStatus, Progress, Report, curve, largest
 from .source import Source, source_of
-from .work import Task, Worker, done_with, skipped
+from .work import Task, Worker, done_with, gathered, skipped
 
 Tick = Callable[[Progress], None]
 
@@ -89,7 +90,9 @@ def compact(
     - `idle`: younger threads are left as they are.
     - `job`: the name in the ledger; the same name goes on where it stopped.
     - `max_rate`: threads a second; `max_time`, `max_threads`: stop with work left.
-    - `threads`: only these.
+    - `threads`: only these. Needed for a saver that is neither Postgres nor SQLite nor memory: it
+      cannot say which there are. Such a one is probed first and then written through its public
+      API, as far as that goes; it has no ledger, so `job` is refused.
     - `vacuum`: give the space back to the disk at the end (SQLite; it needs the file for itself).
     - `serde`: of a named database, where it is not the default one.
 
@@ -100,11 +103,21 @@ def compact(
             raise ConfigurationError(field_, value, "True or False")
     if not (progress is None or callable(progress)):
         raise ConfigurationError("progress", progress, "None, or a function of a Progress")
-    source = source_of(saver_or_dsn, serde=serde)
-    task = _task(policy, archive, summary, on_evict, idle, channels, messages_reducer, source)
+    other = other_saver(saver_or_dsn)
+    reached = source_of(saver_or_dsn, serde=serde) if other is None else other
+    task = _task(
+        policy, archive, summary, on_evict, idle, channels, messages_reducer, reached.serde
+    )
     task = replace(task, namespace_key=_text("namespace_key", namespace_key))
     pace = _pace(max_rate, max_time, max_threads)
-    _check(source, task, on_evict, executor, threads)
+    _check_threads(threads)
+    if not isinstance(reached, Source):
+        most, rate, longest = pace.threads, pace.rate, pace.seconds
+        others = Others(reached, task, threads, tuple(on_evict), progress, most, rate, longest)
+        others.check(job=job, executor=executor)
+        return others.go(dry_run=dry_run)
+    source = reached
+    _check(source, task, on_evict, executor)
     name = job if job is None else _text("job", job)
     wanted = None if threads is None else [*threads]
     if dry_run:
@@ -189,7 +202,7 @@ def _task(
     idle: object,
     channels: object,
     reducer: object,
-    source: Source,
+    serde: SerializerProtocol,
 ) -> Task:
     if not isinstance(policy, Policy):
         allowed = 'a Policy, as Policy(Window(keep=("turns", 6)))'
@@ -206,7 +219,7 @@ def _task(
         raise ConfigurationError("messages_reducer", reducer, allowed)
     if not isinstance(channels, Sequence) or isinstance(channels, str) or not channels:
         raise ConfigurationError("channels", channels, 'several names, as ("messages",)')
-    encrypts = isinstance(source.serde, EncryptedSerializer)
+    encrypts = isinstance(serde, EncryptedSerializer)
     if encrypts and getattr(archive, "index_text", False):
         allowed = "one without index_text=True: the saver encrypts, an index is plain text"
         raise ConfigurationError("archive", archive, allowed)
@@ -222,14 +235,15 @@ def _task(
     )
 
 
-def _check(
-    source: Source, task: Task, hooks: Sequence[Hook], executor: object, threads: object
-) -> None:
+def _check_threads(threads: object) -> None:
+    if isinstance(threads, str | bytes) or not (threads is None or isinstance(threads, Sequence)):
+        raise ConfigurationError("threads", threads, "several thread ids, or None for all")
+
+
+def _check(source: Source, task: Task, hooks: Sequence[Hook], executor: object) -> None:
     if not (executor is None or isinstance(executor, Executor)):
         allowed = "None, or a concurrent.futures.Executor, as ProcessPoolExecutor(2)"
         raise ConfigurationError("executor", executor, allowed)
-    if isinstance(threads, str | bytes) or not (threads is None or isinstance(threads, Sequence)):
-        raise ConfigurationError("threads", threads, "several thread ids, or None for all")
     if executor is None:
         return
     if source.backend == "sqlite":
@@ -344,29 +358,16 @@ def _dry(
             freed += sum(one.size.freed for one in found)
             if progress is not None:
                 spent = time.monotonic() - started
-                progress(Progress(len(outcomes), total, freed, _skips(outcomes), spent))
+                skips = gathered(outcomes)["skipped"]
+                progress(Progress(len(outcomes), total, freed, skips, spent))
     seconds = time.monotonic() - started
-    done = [one for one in outcomes if one.outcome == DONE]
-    sizes = [one.size for one in done]
-    whole = Bytes()
-    for one in outcomes:
-        whole += one.bytes
     return Report(
         dry_run=True,
         backend=source.backend,
         job=name,
         policy=str(task.policy),
         archive=_archive_name(task),
-        threads=len(outcomes),
-        compacted=len(done),
-        skipped=_skips(outcomes),
-        errors=tuple(f"{one.thread}: {one.error}" for one in outcomes if one.error)[:MOST_ERRORS],
-        bytes=whole,
-        archived=sum(one.archived for one in done),
-        evicted=sum(one.evicted for one in done),
-        deleted=sum(one.deleted for one in done),
-        largest=largest(sizes),
-        curve=curve(sizes),
+        **gathered(outcomes),
         seconds=seconds,
         estimate_seconds=_estimate(task, seconds, len(heads), len(outcomes) - len(young)),
         left=total - len(outcomes),
@@ -403,14 +404,6 @@ def _looked(source: Source, rows: Any, task: Task, threads: Sequence[str]) -> li
                 found.append(skipped(thread, decided))
             else:
                 found.append(done_with(decided, worker.archived(decided)))
-    return found
-
-
-def _skips(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in outcomes:
-        if one.outcome != DONE:
-            found[str(one.outcome)] = found.get(str(one.outcome), 0) + 1
     return found
 
 

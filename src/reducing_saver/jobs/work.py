@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from .._archive import Archive, Entry, Parcel
 from .._channel import Place
@@ -24,9 +26,10 @@ from ..engine import Window
 from ..engine.counters import plain_text
 from ..rows.backend import Edit, Rows
 from ..rows.rewrite import Rewrite, again, decide, rewrite, summarise
-from ..rows.thread import Look, Skip, Thread
+from ..rows.thread import Bytes, Look, Skip, Thread
 from .ledger import DONE, Claim, Job, Ledger, Outcome
 from .policy import Policy
+from .report import MOST_ERRORS, curve, largest
 
 logger = logging.getLogger("reducing_saver")
 
@@ -199,6 +202,12 @@ class Worker:
                 return self._failed(claim, thread, error)
         return None
 
+    def alone(self, thread: str) -> Done:
+        """Do one thread that is in no ledger."""
+        prepared = self._prepare([thread]) if self.task.prepares else Prepared()
+        with self.rows.writing():
+            return self._do([thread], prepared)
+
     def _failed(self, claim: Claim, thread: str, error: Exception) -> Done:
         # The text of the error may quote a message.
         logger.warning("thread %r could not be compacted: %s", thread, type(error).__name__)
@@ -339,6 +348,28 @@ def done_with(edit: Edit, archived: int) -> Outcome:
         deleted=edit.deleted,
         checkpoints=len(edit.thread.rows),
     )
+
+
+def gathered(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return what a report says of outcomes."""
+    done = [one for one in outcomes if one.outcome == DONE]
+    skips = Counter(str(one.outcome) for one in outcomes if one.outcome != DONE)
+    sizes = [one.size for one in done]
+    whole = Bytes()
+    for one in outcomes:
+        whole += one.bytes
+    return {
+        "threads": len(outcomes),
+        "compacted": len(done),
+        "skipped": dict(skips),
+        "errors": tuple(f"{o.thread}: {o.error}" for o in outcomes if o.error)[:MOST_ERRORS],
+        "bytes": whole,
+        "archived": sum(one.archived for one in done),
+        "evicted": sum(one.evicted for one in done),
+        "deleted": sum(one.deleted for one in done),
+        "largest": largest(sizes),
+        "curve": curve(sizes),
+    }
 
 
 def _is_passing(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -15,7 +15,7 @@ from .._archive import Parcel
 from .._delta import snapshotted
 from .._retain import Key, Row
 from .rewrite import Rewrite
-from .thread import Bytes, Kept, Look, Thread
+from .thread import Bytes, Kept, Look, Thread, chosen
 
 
 class Value(NamedTuple):
@@ -89,6 +89,9 @@ class Rows(Protocol):
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
 
+    def describe(self, thread: str, key: Key, metadata: Mapping[str, Any]) -> None:
+        """Put other metadata into a checkpoint."""
+
     def archive(self, parcels: Sequence[Parcel]) -> None:
         """Write segments and messages into the store of the database; only within `writing`."""
 
@@ -111,23 +114,70 @@ class Rows(Protocol):
         """Close the connection, where it was opened for this."""
 
 
-def retain(rows: Rows, thread: str, look: Look, *, most: int) -> int:
+def retain(rows: Rows, thread: str, look: Look, *, most: int) -> int | None:
     """Delete at most `most` checkpoints that do not stay, oldest first, in one transaction.
 
-    Returns how many were deleted. Lists are not read, and nothing that stays is rewritten.
+    Returns how many were deleted; None where the thread has to be left alone for now, as between
+    the writes of a task and their checkpoint. Lists are not read. Of what stays only metadata
+    changes: a record takes over what the records before it say, so that in a chat that never rests
+    they may go too.
     """
     with rows.writing():
         (found,) = rows.load([thread], replace(look, places={}))
         if found.skip is not None:
-            return 0
-        gone = sorted({row.key for row in found.rows} - found.keys, key=_age)[:most]
+            return None
+        keys = _without_chains(found, look)
+        gone = sorted({row.key for row in found.rows} - keys, key=_age)[:most]
         if gone:
+            for one in _folded(found, keys):
+                rows.describe(thread, one.key, one.metadata)
             rows.delete(thread, gone)
         return len(gone)
 
 
+def _without_chains(thread: Thread, look: Look) -> frozenset[Key]:
+    """Return what stays where a record says all that the records before it do."""
+    held = {one.key: one for one in thread.kept}
+    loose = [_loose(row, held.get(row.key)) for row in thread.rows]
+    direct = {held[key].record.before for key in chosen(loose, look)} - {None}
+    named = replace(look.retain, ids=(*look.retain.ids, *(id for id in direct if id)))
+    return chosen(loose, replace(look, retain=named))
+
+
+def _loose(row: Row, one: Kept | None) -> Row:
+    """Return a row that does not need its record, unless something else of it is needed."""
+    before = one.record.before if one is not None else None
+    if one is None or before is None or one.deltas or before in (one.parent, *one.record.owed):
+        return row
+    return replace(row, needs=tuple(id for id in row.needs if id != before))
+
+
+def _folded(thread: Thread, keys: frozenset[Key]) -> Iterator[Kept]:
+    """Yield those whose records lie before what stays, with all of them in their own."""
+    held = {one.key: one for one in thread.kept}
+    for key in sorted(keys):
+        record = held[key].record
+        evicted, before = dict(record.evicted), record.before
+        if before is None or Key(key.namespace, before) in keys:
+            continue
+        seen = set[str]()
+        while before and before not in seen and (one := held.get(Key(key.namespace, before))):
+            seen.add(before)
+            for name, digests in one.record.evicted.items():
+                evicted[name] = evicted.get(name, frozenset()) | digests
+            before = one.record.before
+        record = replace(record, evicted=evicted, before=None)
+        yield replace(held[key], metadata=record.written(held[key].metadata))
+
+
 def _age(key: Key) -> tuple[str, str]:
     return key.id, key.namespace
+
+
+def at(thread: str, key: Key) -> Any:
+    """Return the config that names a checkpoint."""
+    named = {"thread_id": thread, "checkpoint_ns": key.namespace, "checkpoint_id": key.id}
+    return {"configurable": named}
 
 
 def deltas_of(one: Kept, known: Iterable[str]) -> tuple[str, ...]:
@@ -165,6 +215,22 @@ def inherited(
         return own
     before = (Key(one.key.namespace, id) for id in ancestors(rows[one.key], rows))
     return next((segments[key] for key in before if segments.get(key)), {})
+
+
+def owed_to(one: Kept, rows: Mapping[Key, Row]) -> tuple[str, ...]:
+    """Return the ids of the checkpoints before one that its delta channels are made from.
+
+    LangGraph counts the super-steps since a channel was last stored whole. Each of those before
+    that has no whole value either says what it needs itself, so a count that is short does no harm.
+    """
+    owed = {*one.deltas} - one.folded.keys()
+    if not owed:
+        return ()
+    counted = one.metadata.get("counters_since_delta_snapshot") or {}
+    found = ancestors(rows[one.key], rows)
+    if not owed <= counted.keys():
+        return found
+    return found[: max(1, *(steps for _, steps in (counted[name] for name in owed)))]
 
 
 def ancestors(row: Row, rows: Mapping[Key, Row]) -> tuple[str, ...]:

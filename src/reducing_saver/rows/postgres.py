@@ -27,10 +27,9 @@ from .._archive import Parcel, rows_of
 from .._channel import may_wait
 from .._delta import fold
 from .._retain import Key, Row
-from .backend import Edit, Head, Value, ancestors, deltas_of, inherited, whole_lists
+from .backend import Edit, Head, Value, at, deltas_of, inherited, owed_to, whole_lists
 from .packed import put_list
 from .rewrite import Rewrite
-from .sqlite import at
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
 
 _LOCK_TIMEOUT = "5s"
@@ -151,8 +150,9 @@ _GONE_WRITES = """
     WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = ANY(%s)
     """
 _LEFT = """
-    SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints
-    WHERE thread_id = %s AND checkpoint_ns = %s
+    SELECT checkpoint_id,
+        coalesce(parent_checkpoint_id, metadata #>> '{reducing_saver,ancestor}')
+    FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s
     """
 _NAMED = """
     SELECT DISTINCT v.key, v.value FROM checkpoints AS c
@@ -393,8 +393,7 @@ class PostgresRows:
         one = replace(one, segments=inherited(one, read.rows, read.segments))
         read.held[key] = one
         needs = [*one.record.owed, *filter(None, [one.record.before])]
-        if set(one.deltas) - one.folded.keys():
-            needs += ancestors(read.rows[key], read.rows)
+        needs += owed_to(one, read.rows)
         if sends and one.parent:
             needs.append(one.parent)
         read.rows[key] = replace(read.rows[key], needs=tuple(needs))
@@ -538,6 +537,14 @@ class PostgresRows:
         for channel, versions in freed.items():
             if versions:
                 self.connection.execute(_GONE_BLOBS, (thread, space, channel, [*versions]))
+
+    def describe(self, thread: str, key: Key, metadata: Mapping[str, Any]) -> None:
+        """Put other metadata into a checkpoint."""
+        self.connection.execute(
+            "UPDATE checkpoints SET metadata = %s "
+            "WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s",
+            (Jsonb(metadata), thread, *key),
+        )
 
     def has_archive(self) -> bool:
         """Tell whether anything was ever archived here, or a job has run."""

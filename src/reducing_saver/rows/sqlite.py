@@ -23,7 +23,7 @@ from .._archive import Parcel, StoreArchive
 from .._delta import fold
 from .._record import Record
 from .._retain import Key, Row
-from .backend import Edit, Head, Value, ancestors, deltas_of, inherited, whole_lists
+from .backend import Edit, Head, Value, at, deltas_of, inherited, owed_to, whole_lists
 from .packed import put_list, put_value
 from .rewrite import Change, Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
@@ -217,8 +217,7 @@ class SqliteRows:
 
     def _needs(self, thread: str, one: Kept, rows: Mapping[Key, Row]) -> tuple[str, ...]:
         needs = [*one.record.owed, *filter(None, [one.record.before])]
-        if set(one.deltas) - one.folded.keys():
-            needs += ancestors(rows[one.key], rows)
+        needs += owed_to(one, rows)
         if one.checkpoint.get("v", 4) < 4 and one.parent and self._sends(thread, one):
             needs.append(one.parent)
         return tuple(needs)
@@ -302,9 +301,10 @@ class SqliteRows:
                 (value.kind, value.data, edit.thread.id, *change.key),
             )
             if change.metadata is not None:
-                self._describe(edit.thread.id, change.key, change.metadata)
+                self.describe(edit.thread.id, change.key, change.metadata)
 
-    def _describe(self, thread: str, key: Key, metadata: Mapping[str, Any]) -> None:
+    def describe(self, thread: str, key: Key, metadata: Mapping[str, Any]) -> None:
+        """Put other metadata into a checkpoint."""
         text = json.dumps(metadata, ensure_ascii=False).encode("utf-8", "ignore")
         self.connection.execute(
             "UPDATE checkpoints SET metadata = ? "
@@ -332,11 +332,15 @@ class SqliteRows:
         """Delete these checkpoints of a thread, and what only they name."""
         gone = {*keys}
         listed = self.connection.execute(
-            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints "
+            "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, "
+            "CASE WHEN parent_checkpoint_id IS NULL THEN metadata END FROM checkpoints "
             "WHERE thread_id = ?",
             (thread,),
         ).fetchall()
-        parents = {Key(space, id): parent for space, id, parent in listed}
+        parents = {
+            Key(space, id): parent or Record.read(_metadata(text)).ancestor
+            for space, id, parent, text in listed
+        }
         self._remove(thread, gone)
         for key, parent in parents.items():
             if key in gone or parent is None or Key(key.namespace, parent) not in gone:
@@ -357,7 +361,7 @@ class SqliteRows:
         ).fetchone()
         metadata: Any = _metadata(text)
         record = replace(Record.read(metadata), ancestor=ancestor)
-        self._describe(thread, key, record.written(metadata))
+        self.describe(thread, key, record.written(metadata))
 
     def has_archive(self) -> bool:
         """Tell whether anything was ever archived here, or a job has run."""
@@ -437,12 +441,6 @@ class _Joined:
 
     def create_function(self, *arguments: Any, **options: Any) -> None:
         self._connection.create_function(*arguments, **options)
-
-
-def at(thread: str, key: Key) -> Any:
-    """Return the config that names a checkpoint."""
-    named = {"thread_id": thread, "checkpoint_ns": key.namespace, "checkpoint_id": key.id}
-    return {"configurable": named}
 
 
 def _metadata(text: bytes | str | None) -> Any:
