@@ -117,6 +117,8 @@ def kept(checkpoints: Iterable[Row], retain: Retain, *, now: datetime) -> frozen
         if namespace == "" and retain.turn_starts:
             stays += [row for row in ordered if row.source == "input"][: retain.turn_starts]
         chosen.update(row.key for row in stays)
+    if not retain.ids and after is None:
+        return thread.closed(chosen, set())
     asked = {
         row.key
         for row in thread.rows.values()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc as garbage
 import hashlib
+import importlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -209,6 +211,31 @@ def test_a_thread_that_breaks_the_transaction_is_done_alone(house: Any, monkeypa
     assert again.compacted == 1
     assert again.exit_code == 0
     assert checkpoints(house, "t3") == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["on", "off"])
+def test_the_garbage_collector_is_left_as_it_was(
+    house: Any, monkeypatch: Any, enabled: bool
+) -> None:
+    """A job pauses it for a chunk; it is on or off again afterwards, whatever the chunk raised."""
+    fill(house, "t0", "t1")
+    kind = type(house.saver).__name__.replace("Saver", "Rows")
+    rows = importlib.import_module(f"reducing_saver.rows.{house.kind}")
+    within = []
+
+    def apply(self: Any, edits: Any) -> None:
+        within.append(garbage.isenabled())
+        raise ValueError("poison")
+
+    monkeypatch.setattr(getattr(rows, kind), "apply", apply)
+    was = garbage.isenabled()
+    try:
+        garbage.enable() if enabled else garbage.disable()
+        assert run(house).skipped == {"failed": 2}
+        assert garbage.isenabled() is enabled
+    finally:
+        garbage.enable() if was else garbage.disable()
+    assert within[0] is False
 
 
 def test_c53_both_branches_stay(house: Any) -> None:

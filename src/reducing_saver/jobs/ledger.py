@@ -53,7 +53,7 @@ _JOB = "SELECT fingerprint, spec, round, before, young, started, changed FROM re
 _RECORD = """
     INSERT INTO reducing_saver_threads (job, thread_id, round, chunk, head, outcome, error,
         old_versions, writes, checkpoints, evicted_bytes, stays, archived, evicted, deleted, amount)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+    {rows}
     ON CONFLICT (job, thread_id) DO UPDATE SET round = excluded.round, chunk = excluded.chunk,
         head = excluded.head, outcome = excluded.outcome, error = excluded.error,
         old_versions = excluded.old_versions, writes = excluded.writes,
@@ -61,6 +61,16 @@ _RECORD = """
         stays = excluded.stays, archived = excluded.archived, evicted = excluded.evicted,
         deleted = excluded.deleted, amount = excluded.amount
     """
+_RECORD_EACH = _RECORD.format(
+    rows="VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+)
+# All rows at once: psycopg sends many statements in a pipeline, which stops the timer that ends the
+# session of a frozen worker.
+_RECORD_ALL = _RECORD.format(
+    rows="SELECT * FROM unnest(%b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::text[], "
+    "%b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], "
+    "%b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])"
+)
 _TOTALS = """
     SELECT outcome, count(*), sum(old_versions), sum(writes), sum(checkpoints), sum(evicted_bytes),
         sum(stays), sum(archived), sum(evicted), sum(deleted)
@@ -249,30 +259,31 @@ class Ledger:
 
     def record(self, job: Job, chunk: int, outcomes: Iterable[Outcome]) -> None:
         """Note what became of threads, in the transaction that did it."""
-        self._many(
-            _RECORD,
-            [
-                (
-                    job.name,
-                    one.thread,
-                    job.round,
-                    chunk,
-                    one.head,
-                    one.outcome,
-                    one.error,
-                    one.bytes.old_versions,
-                    one.bytes.writes,
-                    one.bytes.checkpoints,
-                    one.bytes.evicted,
-                    one.bytes.stays,
-                    one.archived,
-                    one.evicted,
-                    one.deleted,
-                    one.checkpoints,
-                )
-                for one in outcomes
-            ],
-        )
+        rows = [
+            (
+                job.name,
+                one.thread,
+                job.round,
+                chunk,
+                one.head,
+                one.outcome,
+                one.error,
+                one.bytes.old_versions,
+                one.bytes.writes,
+                one.bytes.checkpoints,
+                one.bytes.evicted,
+                one.bytes.stays,
+                one.archived,
+                one.evicted,
+                one.deleted,
+                one.checkpoints,
+            )
+            for one in outcomes
+        ]
+        if self._postgres and rows:
+            self._run(_RECORD_ALL, [[*column] for column in zip(*rows, strict=True)])
+        else:
+            self._many(_RECORD_EACH, rows)
 
     def finish(self, job: Job, chunk: int) -> None:
         """Note that all threads of a chunk are through."""

@@ -211,7 +211,8 @@ def inherited(
 
     `segments` are what the rows name that name any.
     """
-    if own := one.record.segments:
+    own = one.record.segments
+    if own or not segments:
         return own
     before = (Key(one.key.namespace, id) for id in ancestors(rows[one.key], rows))
     return next((segments[key] for key in before if segments.get(key)), {})

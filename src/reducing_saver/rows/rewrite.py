@@ -23,6 +23,7 @@ from .._retain import Key
 from .._segment import Leave, identity
 from ..engine import When
 from ..engine.apply import apply
+from ..engine.messages import identifier
 from .thread import Kept, Skip, Thread
 
 _ORDER = (When.REST, When.RESUME, When.RUN)
@@ -137,7 +138,7 @@ def rewrite(thread: Thread, proposals: Sequence[Proposal], setting: Setting) -> 
         changes[one.key] = _change(one, proposal, settled)
         leaves |= {leave.segment.id: leave for leave in settled.leaves}
         gone |= {
-            (one.key.namespace, step.name, identity(message))
+            (one.key.namespace, step.name, identifier(message) or identity(message))
             for step in proposal.steps
             if step.evicts
             for message in step.summarisable()
