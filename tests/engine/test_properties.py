@@ -55,6 +55,7 @@ from reducing_saver.engine import (
     reduce_messages,
     split,
 )
+from reducing_saver.engine.messages import holds_messages
 
 pytestmark = pytest.mark.campaign
 
@@ -483,6 +484,8 @@ def test_e8_nothing_leaves_until_a_mark_is_passed(case: Case) -> None:
     decided = plan(case.messages, case.window, when=case.when)
     marks = () if case.when is When.RUN else case.window.triggers
     over = [mark for mark in (*marks, case.window.cap) if _over(decided, decided.units, mark)]
+    if not holds_messages(case.messages):  # E11: what nothing is known of is no history
+        over = []
     assert set(decided.passed) <= set(over)
     assert bool(decided.passed) == bool(over)
     if not over:
