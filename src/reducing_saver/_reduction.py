@@ -36,7 +36,8 @@ _MOST_COUNTED = 128
 class Setting:
     """Hold what a saver was told: the window, where the lists are, and what repeats them.
 
-    `excerpt` says which contents are too large, where any may be.
+    `excerpt` says which contents are too large, where any may be. Without `counts` nobody asks how
+    large anything was.
     """
 
     window: Window
@@ -46,6 +47,7 @@ class Setting:
     archives_removed: bool = False
     room: Mapping[Measure, int] = field(default_factory=dict)
     excerpt: Excerpt | None = None
+    counts: bool = True
 
     def keys(self) -> set[str]:
         """Return the names under which a sent state holds a list."""
@@ -344,7 +346,7 @@ def settle(proposal: Proposal, setting: Setting) -> Reduction:
         checkpoint=checkpoint,
         metadata=record.written(result.metadata) if record else result.metadata,
         trace=_trace(offer, setting, evicted, record, proposal.steps, when, result.checkpoint),
-        done={step.name: _count(step, setting.window) for step in proposal.steps},
+        done={step.name: _count(step, setting.window) for step in proposal.steps if setting.counts},
         plans={s.name: s.plan for s in proposal.steps if s.plan and s.plan.changes},
         leaves=tuple(leaves),
         used=tuple(step.used for step in proposal.steps if step.used is not None),

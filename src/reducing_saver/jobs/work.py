@@ -70,7 +70,7 @@ class Task:
         """Return the same for the steps of a put."""
         window = self.policy.window or Window(keep=("messages", 1))
         room = self.summary.room() if self.summary is not None else {}
-        return Setting(window, self.places, archives=self.archives, room=room)
+        return Setting(window, self.places, archives=self.archives, room=room, counts=False)
 
     @property
     def prepares(self) -> bool:
