@@ -42,19 +42,27 @@ _BLOB_THREADS = "SELECT DISTINCT thread_id FROM checkpoint_blobs ORDER BY 1"
 _NEWEST = """
     SELECT thread_id, max(checkpoint_id) FROM checkpoints WHERE thread_id = ANY(%s) GROUP BY 1
     """
-# By thread, so that what is named is looked up in a small set.
+# By thread, so that what is named is looked up in a small set. What a damaged checkpoint names
+# nobody knows, so its thread keeps all.
 _UNNAMED = """
     WITH named AS MATERIALIZED (
         SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key AS channel, v.value AS version
         FROM checkpoints AS c
-        CROSS JOIN LATERAL jsonb_each_text(c.checkpoint -> 'channel_versions') AS v
+        CROSS JOIN LATERAL jsonb_each_text(
+            CASE jsonb_typeof(c.checkpoint -> 'channel_versions')
+            WHEN 'object' THEN c.checkpoint -> 'channel_versions' END
+        ) AS v
         WHERE c.thread_id = ANY(%(threads)s)
+    ), damaged AS MATERIALIZED (
+        SELECT DISTINCT c.thread_id FROM checkpoints AS c WHERE c.thread_id = ANY(%(threads)s)
+        AND jsonb_typeof(c.checkpoint -> 'channel_versions') IS DISTINCT FROM 'object'
     )
     SELECT b.thread_id, b.checkpoint_ns, b.channel, b.version, pg_column_size(b.blob)
     FROM checkpoint_blobs AS b LEFT JOIN named AS n
     ON n.thread_id = b.thread_id AND n.checkpoint_ns = b.checkpoint_ns
     AND n.channel = b.channel AND n.version = b.version
     WHERE b.thread_id = ANY(%(threads)s) AND n.thread_id IS NULL
+    AND b.thread_id NOT IN (SELECT thread_id FROM damaged)
     """
 _DELETE_BLOBS = """
     DELETE FROM checkpoint_blobs AS b USING unnest(%s::text[], %s::text[], %s::text[], %s::text[])

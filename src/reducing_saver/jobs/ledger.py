@@ -204,6 +204,17 @@ class Ledger:
                 "another name, or give what it was started with"
             )
         if known is not None and self.left(known):
+            if known.spec.get("threads") != spec.get("threads"):
+                raise JobError(
+                    f"job {name!r} has stopped with other threads to do: finish it with those, or "
+                    "choose another name"
+                )
+            # The one who had leased a chunk is gone, or has only to make its summaries again.
+            self._run(
+                "UPDATE reducing_saver_chunks SET leased = 0 "
+                "WHERE job = %s AND leased > 0 AND done = 0",
+                (name,),
+            )
             return known
         number = known.round + 1 if known else 1
         done = dict(

@@ -5,6 +5,7 @@ A driver plans (one at a time in a database); workers take chunks of threads unt
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
@@ -12,7 +13,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
+from threading import Thread
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -25,7 +28,7 @@ from .._delivery import Delivery
 from .._delta import Reducer
 from .._errors import ConfigurationError, JobError
 from .._hooks import Hook
-from .._retain import Retain, span
+from .._retain import Retain, is_older, span
 from .._summary import Summary
 from ..rows.backend import Head
 from ..rows.thread import Skip
@@ -34,7 +37,7 @@ from .others import Others, other_saver
 from .policy import Policy, fingerprint
 from .report import MOST_ERRORS, JobStatus, Progress, Report, curve, largest
 from .source import Source, source_of
-from .work import Task, Worker, done_with, gathered, skipped
+from .work import Task, Worker, done_with, gathered, is_lost, patiently, skipped
 
 Tick = Callable[[Progress], None]
 
@@ -42,8 +45,12 @@ CHUNK = {"postgres": 100, "sqlite": 20}
 _PROCESSES = 2
 _RESTARTS = 3
 _LEAST_PAUSE = 0.02
+_LONGEST_PAUSE = 86_400.0
+_LOCKED_SECONDS, _LOCKED_POLL = 2.0, 0.1
 _POLL_SECONDS = 0.5
 _LOST_TRIES = 3
+# Longer than the database lets a frozen worker hold its chunk.
+_STALLED_SECONDS = 90.0
 _CHUNKS_A_CALL = 20
 # Names the planner's lock; the second number is of the schema.
 _LOCK = 0x5265_6475
@@ -236,7 +243,7 @@ def _task(
 
 
 def _check_threads(threads: object) -> None:
-    if isinstance(threads, str | bytes) or not (threads is None or isinstance(threads, Sequence)):
+    if not (threads is None or _are_ids(threads)):
         raise ConfigurationError("threads", threads, "several thread ids, or None for all")
 
 
@@ -256,6 +263,12 @@ def _check(source: Source, task: Task, hooks: Sequence[Hook], executor: object) 
         raise ConfigurationError("executor", executor, "None with hooks and no archive")
 
 
+def _are_ids(threads: object) -> bool:
+    if isinstance(threads, str | bytes) or not isinstance(threads, Sequence):
+        return False
+    return all(isinstance(thread, str) and thread for thread in threads)
+
+
 def _pace(rate: object, seconds: object, threads: object) -> Pace:
     if rate is not None and not (
         isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= 10**9
@@ -267,13 +280,23 @@ def _pace(rate: object, seconds: object, threads: object) -> Pace:
     return Pace(float(rate) if rate is not None else None, longest, threads)
 
 
+def _pause(pace: Pace, seen: int, spent: float) -> float:
+    """Return how many seconds to wait to keep to the rate, not beyond the time there is."""
+    if pace.rate is None:
+        return 0.0
+    over = _LONGEST_PAUSE if pace.seconds is None else pace.seconds - spent
+    return max(0.0, min(seen / pace.rate - spent, over, _LONGEST_PAUSE))
+
+
 def _text(field: str, value: object) -> str:
-    if not isinstance(value, str) or not value or "\x00" in value or len(value) > 500:
+    if not isinstance(value, str) or not value or len(value) > 500:
         raise ConfigurationError(field, value, "a name that is not empty")
+    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ConfigurationError(field, ascii(value), "a name that a database can hold")
     return value
 
 
-def _spec(task: Task) -> dict[str, Any]:
+def _spec(task: Task, threads: Sequence[str] | None = None) -> dict[str, Any]:
     """Return what a worker elsewhere has to know, as plain data."""
     return {
         "policy": task.policy.as_dict(),
@@ -286,6 +309,7 @@ def _spec(task: Task) -> dict[str, Any]:
         "idle": task.idle.total_seconds(),
         "namespace_key": task.namespace_key,
         "said": str(task.policy),
+        "threads": None if threads is None else fingerprint({"threads": sorted({*threads})}),
     }
 
 
@@ -353,7 +377,7 @@ def _dry(
         for start in range(0, len(todo), size):
             if pace.seconds is not None and time.monotonic() - started > pace.seconds:
                 break
-            found = _looked(source, rows, task, todo[start : start + size])
+            found = _looked_at_each(source, rows, task, todo[start : start + size])
             outcomes += found
             freed += sum(one.size.freed for one in found)
             if progress is not None:
@@ -382,8 +406,8 @@ def _idle(rows: Any, task: Task, threads: Sequence[str] | None) -> tuple[list[He
     heads = rows.heads(threads)
     if young is None:
         return heads, []
-    idle = [head for head in heads if head.id < young]
-    return idle, [head for head in heads if head.id >= young]
+    idle = [head for head in heads if is_older(head.id, young)]
+    return idle, [head for head in heads if not is_older(head.id, young)]
 
 
 def _estimate(task: Task, seconds: float, total: int, seen: int) -> float | None:
@@ -405,6 +429,18 @@ def _looked(source: Source, rows: Any, task: Task, threads: Sequence[str]) -> li
             else:
                 found.append(done_with(decided, worker.archived(decided)))
     return found
+
+
+def _looked_at_each(source: Source, rows: Any, task: Task, threads: Sequence[str]) -> list[Outcome]:
+    """Look at threads one by one where one of them breaks the others, as a job does."""
+    try:
+        return _looked(source, rows, task, threads)
+    except Exception as error:
+        if is_lost(error):
+            raise
+        if len(threads) == 1:
+            return [Outcome(threads[0], "", Skip.FAILED, type(error).__name__)]
+    return [one for thread in threads for one in _looked_at_each(source, rows, task, [thread])]
 
 
 # Applying
@@ -431,6 +467,8 @@ class _Run:
             with _planning(self.source, rows, self.name) as planner:
                 job = self._planned(rows, plan=planner)
                 errors = self._spread(rows, job, executor)
+            # What another commits from here on is not told, so it is not done for this call.
+            left = self.source.ledger(rows).left(job)
             self._tell_rest(rows)
             if vacuum and self.source.backend == "sqlite":
                 rows.connection.execute("VACUUM")
@@ -439,6 +477,7 @@ class _Run:
             written = _wal(self.source, rows)
             return replace(
                 report,
+                left=max(left, report.left),
                 returned=max(0, before - after),
                 wal=None if wal is None or written is None else written - wal,
             )
@@ -455,17 +494,15 @@ class _Run:
 
     def _planned(self, rows: Any, *, plan: bool) -> Job:
         ledger = self.source.ledger(rows)
-        spec = _spec(self.task)
+        spec = _spec(self.task, self.threads)
         if plan:
             if self.task.archive == "same":
                 rows.prepare_store()
             ledger.create()
             heads, young = _idle(rows, self.task, self.threads)
-            with rows.writing():
-                size = CHUNK[self.source.backend]
-                return ledger.plan(
-                    self.name, _print_of(spec), spec, heads, size=size, young=len(young)
-                )
+            more = {"size": CHUNK[self.source.backend], "young": len(young)}
+            mark = _print_of(spec)
+            return patiently(rows, lambda: ledger.plan(self.name, mark, spec, heads, **more))
         found = ledger.find(self.name) if ledger.exists() else None
         if found is None or found.fingerprint != _print_of(spec):
             raise JobError("another job runs in this database; reducing-saver status names it")
@@ -479,7 +516,8 @@ class _Run:
         if not own:
             return self._in_process(rows, job)
         for _ in range(_RESTARTS):
-            with ProcessPoolExecutor(_PROCESSES, mp_context=get_context("spawn")) as pool:
+            context = get_context("spawn")
+            with ProcessPoolExecutor(_PROCESSES, context, _watch_parent) as pool:
                 if not self._in_executor(rows, job, pool):
                     return []
         # A script without its `if __name__ == "__main__":` starts no processes.
@@ -502,11 +540,17 @@ class _Run:
 
     def _work(self, worker: Worker, delivery: Delivery | None) -> list[str]:
         seen, pause = 0, _LEAST_PAUSE if self.source.backend == "sqlite" else 0.0
+        # Who held a chunk may have died: the database notices in a moment, and may yet commit.
+        patient = time.monotonic() + _LOCKED_SECONDS
         while not self._is_over(seen):
             began = time.monotonic()
             done = worker.work(_rest(self.pace, seen))
             if done is None:
-                break
+                if not worker.ledger.left(worker.job) or began > patient:
+                    break
+                time.sleep(_LOCKED_POLL)
+                continue
+            patient = time.monotonic() + _LOCKED_SECONDS
             seen += done.amount
             if delivery is not None:
                 self._tell(worker.rows, delivery, done.leaves)
@@ -515,8 +559,7 @@ class _Run:
             if pause:
                 # The file was locked as long: others have their turn.
                 time.sleep(max(pause, took))
-            if self.pace.rate is not None:
-                time.sleep(max(0.0, seen / self.pace.rate - (time.monotonic() - self.started)))
+            time.sleep(_pause(self.pace, seen, time.monotonic() - self.started))
         return []
 
     def _is_over(self, seen: int) -> bool:
@@ -553,8 +596,13 @@ class _Run:
         return Pace(rate, seconds, threads)
 
     def _wait(self, rows: Any, job: Job, futures: set[Future[int]]) -> list[str]:
+        """Wait for workers; where nothing goes on, do what is free here, and wait no more.
+
+        A frozen worker answers nobody, but its session ends and others may have its chunk.
+        """
         errors: list[str] = []
         worker = Worker(rows, self.source.ledger(rows), self.task, job)
+        left, since = worker.ledger.left(job), time.monotonic()
         while futures:
             done, futures = wait(futures, timeout=_POLL_SECONDS)
             for one in done:
@@ -562,6 +610,14 @@ class _Run:
                 if error is not None:
                     errors.append(f"worker: {type(error).__name__}")
             self._show(worker)
+            before, left = left, worker.ledger.left(job)
+            if left != before:
+                since = time.monotonic()
+            elif time.monotonic() - since > _STALLED_SECONDS:
+                self._work(worker, None)
+                left, since = worker.ledger.left(job), time.monotonic()
+                if not left or self._is_over(0):
+                    break
         return errors
 
     def _show(self, worker: Worker) -> None:
@@ -598,8 +654,7 @@ class _Run:
     def _report(self, rows: Any, job: Job, errors: Sequence[str]) -> Report:
         ledger = self.source.ledger(rows)
         totals, sizes = ledger.totals(job), ledger.sizes(job)
-        with rows.writing():
-            ledger.touch(job)
+        patiently(rows, lambda: ledger.touch(job))
         return Report(
             dry_run=False,
             backend=self.source.backend,
@@ -627,6 +682,18 @@ def _summed(totals: Totals) -> dict[str, Any]:
     }
 
 
+def _watch_parent() -> None:
+    """End this process with the one that started it: a pool whose driver was killed lives on."""
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
+
+
 def do_chunks(source: Source, task: Task, job: Job, chunks: int, pace: Pace) -> int:
     """Do at most so many chunks of a job over a connection of its own; what an executor is given.
 
@@ -647,8 +714,7 @@ def do_chunks(source: Source, task: Task, job: Job, chunks: int, pace: Pace) -> 
                     if done is None:
                         return seen
                     seen, chunks = seen + done.amount, chunks - 1
-                    if pace.rate is not None:
-                        time.sleep(max(0.0, seen / pace.rate - (time.monotonic() - started)))
+                    time.sleep(_pause(pace, seen, time.monotonic() - started))
             return seen
         except Exception as error:
             if lost >= _LOST_TRIES or not type(error).__module__.startswith("psycopg"):

@@ -7,11 +7,11 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from .._archive import Archive, Entry, Parcel
 from .._channel import Place
@@ -34,6 +34,8 @@ from .policy import Policy
 from .report import MOST_ERRORS, curve, largest
 
 logger = logging.getLogger("reducing_saver")
+
+T = TypeVar("T")
 
 _TRIES = 8
 _LEASE_SECONDS = 300.0
@@ -140,9 +142,11 @@ class Worker:
             return None
         for attempt in range(_TRIES):
             try:
-                return self._whole(claim, most)
+                done = self._whole(claim, most)
+                # Another has done what was leased; there may be more.
+                return Done() if done is None and claim is not None else done
             except Exception as error:
-                if _is_lost(error):
+                if is_lost(error):
                     raise
                 if not _is_passing(error):
                     break
@@ -150,10 +154,12 @@ class Worker:
         return self._one_by_one(claim, most)
 
     def _leased(self) -> Claim | None:
-        with self.rows.writing():
-            claim = self.ledger.claim(self.job)
-            if claim is not None:
-                self.ledger.lease(self.job, claim.chunk, _LEASE_SECONDS)
+        return patiently(self.rows, self._lease)
+
+    def _lease(self) -> Claim | None:
+        claim = self.ledger.claim(self.job)
+        if claim is not None:
+            self.ledger.lease(self.job, claim.chunk, _LEASE_SECONDS)
         return claim
 
     def _whole(self, leased: Claim | None, most: int | None) -> Done | None:
@@ -172,8 +178,8 @@ class Worker:
         return done
 
     def _one_by_one(self, leased: Claim | None, most: int | None) -> Done | None:
-        with self.rows.writing():
-            claim = self.ledger.claim(self.job, leased.chunk if leased else None)
+        chunk = leased.chunk if leased else None
+        claim = patiently(self.rows, lambda: self.ledger.claim(self.job, chunk))
         if claim is None:
             return None
         done = Done()
@@ -182,13 +188,15 @@ class Worker:
             if one is None:  # another worker has taken the chunk
                 return done
             done = Done((*done.outcomes, *one.outcomes), (*done.leaves, *one.leaves))
-        with self.rows.writing():
-            held = self.ledger.claim(self.job, claim.chunk)
-            if held is not None and not held.threads:
-                self.ledger.finish(self.job, claim.chunk)
-            elif held is not None:
-                self.ledger.lease(self.job, claim.chunk, 0)
+        patiently(self.rows, lambda: self._finish(claim.chunk))
         return done
+
+    def _finish(self, chunk: int) -> None:
+        held = self.ledger.claim(self.job, chunk)
+        if held is not None and not held.threads:
+            self.ledger.finish(self.job, chunk)
+        elif held is not None:
+            self.ledger.lease(self.job, chunk, 0)
 
     def _alone(self, claim: Claim, thread: str) -> Done | None:
         for attempt in range(_TRIES):
@@ -202,7 +210,7 @@ class Worker:
                     self.ledger.record(self.job, claim.chunk, done.outcomes)
                 return done
             except Exception as error:
-                if _is_lost(error):
+                if is_lost(error):
                     raise
                 if _is_passing(error) and attempt + 1 < _TRIES:
                     time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
@@ -220,10 +228,12 @@ class Worker:
         # The text of the error may quote a message.
         logger.warning("thread %r could not be compacted: %s", thread, type(error).__name__)
         outcome = Outcome(thread, "", Skip.FAILED, type(error).__name__)
-        with self.rows.writing():
-            if self.ledger.claim(self.job, claim.chunk) is not None:
-                self.ledger.record(self.job, claim.chunk, [outcome])
+        patiently(self.rows, lambda: self._note(claim, outcome))
         return Done((outcome,))
+
+    def _note(self, claim: Claim, outcome: Outcome) -> None:
+        if self.ledger.claim(self.job, claim.chunk) is not None:
+            self.ledger.record(self.job, claim.chunk, [outcome])
 
     def _prepare(self, threads: Sequence[str]) -> Prepared:
         """Make summaries and write into an archive elsewhere, without a transaction."""
@@ -397,6 +407,19 @@ def gathered(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
+def patiently(rows: Rows, act: Callable[[], T]) -> T:
+    """Return what is done in a transaction of its own, again where another one stood against it."""
+    for attempt in range(_TRIES):
+        try:
+            with rows.writing():
+                return act()
+        except Exception as error:
+            if not _is_passing(error) or attempt + 1 == _TRIES:
+                raise
+            time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
+    raise AssertionError("the last try raises or returns")
+
+
 def _is_passing(error: Exception) -> bool:
     """Tell whether a transaction failed for what another one did, and may be tried again."""
     if type(error).__module__ == "sqlite3":
@@ -404,7 +427,7 @@ def _is_passing(error: Exception) -> bool:
     return type(error).__name__ in _AGAIN
 
 
-def _is_lost(error: Exception) -> bool:
+def is_lost(error: Exception) -> bool:
     """Tell whether the connection is gone."""
     return type(error).__module__.startswith("psycopg") and type(error).__name__ in _LOST
 

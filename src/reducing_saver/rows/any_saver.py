@@ -26,7 +26,7 @@ from .._archive import Parcel
 from .._channel import Place, move, successor, write
 from .._delta import fold, snapshot
 from .._record import Record
-from .._retain import Key, Row, after
+from .._retain import Key, Row, after, is_older
 from .backend import Edit, Head, at, deltas_of, inherited, owed_to, whole_lists
 from .rewrite import Change, Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, state_of
@@ -50,7 +50,7 @@ class _Listed:
 
     rows: Mapping[Key, Row]
     sizes: Mapping[Key, int]
-    segments: Mapping[Key, Mapping[str, str]]
+    segments: dict[Key, Mapping[str, str]]
 
 
 class AnyRows:
@@ -98,7 +98,7 @@ class AnyRows:
     def _load(self, thread: str, look: Look) -> Thread:
         listed = self._list(thread)
         rows, whole = dict(listed.rows), (*listed.rows.values(),)
-        if look.young is not None and any(row.id >= look.young for row in whole):
+        if look.young is not None and not all(is_older(row.id, look.young) for row in whole):
             return Thread(thread, whole, skip=Skip.YOUNG)
         parents = {Key(row.namespace, row.parent or "") for row in whole}
         held: dict[Key, Kept] = {}
@@ -152,7 +152,8 @@ class AnyRows:
             key = Key(named.get("checkpoint_ns", ""), found.checkpoint["id"])
             before = (found.parent_config or {}).get("configurable", {}).get("checkpoint_id")
             record = Record.read(metadata)
-            segments[key] = record.segments
+            if record.segments:
+                segments[key] = record.segments
             sizes[key] = len(self.serde.dumps_typed(found.checkpoint)[1])
             rows[key] = Row(
                 *key,

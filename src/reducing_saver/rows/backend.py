@@ -205,17 +205,25 @@ def whole_lists(one: Kept, look: Look) -> dict[str, list[Any]]:
 
 
 def inherited(
-    one: Kept, rows: Mapping[Key, Row], segments: Mapping[Key, Mapping[str, str]]
+    one: Kept, rows: Mapping[Key, Row], segments: dict[Key, Mapping[str, str]]
 ) -> Mapping[str, str]:
     """Return the newest segments of a checkpoint's line: its own, or those of the nearest before.
 
-    `segments` are what the rows name that name any.
+    `segments` are what the rows name that name any, and what was found for those on the way.
     """
     own = one.record.segments
     if own or not segments:
         return own
-    before = (Key(one.key.namespace, id) for id in ancestors(rows[one.key], rows))
-    return next((segments[key] for key in before if segments.get(key)), {})
+    walked: list[Key] = []
+    found: Mapping[str, str] = {}
+    for id in _line(rows[one.key], rows):
+        key = Key(one.key.namespace, id)
+        if key in segments:
+            found = segments[key]
+            break
+        walked.append(key)
+    segments |= dict.fromkeys(walked, found)
+    return found
 
 
 def owed_to(one: Kept, rows: Mapping[Key, Row]) -> tuple[str, ...]:
@@ -236,9 +244,12 @@ def owed_to(one: Kept, rows: Mapping[Key, Row]) -> tuple[str, ...]:
 
 def ancestors(row: Row, rows: Mapping[Key, Row]) -> tuple[str, ...]:
     """Return the ids of all stored checkpoints before one."""
-    found: dict[str, None] = {}
-    before = row.parent
-    while before and before not in found and (held := rows.get(Key(row.namespace, before))):
-        found[before] = None
+    return tuple(_line(row, rows))
+
+
+def _line(row: Row, rows: Mapping[Key, Row]) -> Iterator[str]:
+    seen, before = {row.id}, row.parent
+    while before and before not in seen and (held := rows.get(Key(row.namespace, before))):
+        seen.add(before)
+        yield before
         before = held.parent
-    return tuple(found)

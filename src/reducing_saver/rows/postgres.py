@@ -26,7 +26,7 @@ from psycopg.types.json import Jsonb
 from .._archive import Parcel, rows_of
 from .._channel import may_wait
 from .._delta import fold
-from .._retain import Key, Row
+from .._retain import Key, Row, is_older
 from .backend import Edit, Head, Value, at, deltas_of, inherited, owed_to, whole_lists
 from .packed import put_list
 from .rewrite import Rewrite
@@ -214,7 +214,7 @@ class _Read:
         return self.skip is None and bool(self.rows[key].needs)
 
     def is_young(self, floor: str | None) -> bool:
-        return floor is not None and any(key.id >= floor for key in self.rows)
+        return floor is not None and not all(is_older(key.id, floor) for key in self.rows)
 
     def is_unput(self) -> bool:
         newest: dict[str, str] = {}

@@ -22,7 +22,7 @@ from langgraph.store.base import BaseStore
 from .._archive import Parcel, StoreArchive
 from .._delta import fold
 from .._record import Record
-from .._retain import Key, Row
+from .._retain import Key, Row, is_older
 from .backend import Edit, Head, Value, at, deltas_of, inherited, owed_to, whole_lists
 from .packed import put_list, put_value
 from .rewrite import Change, Rewrite
@@ -96,13 +96,21 @@ class SqliteRows:
 
     def heads(self, threads: Sequence[str] | None = None) -> list[Head]:
         """Return all threads, or those of these that are there, oldest head first."""
-        rows = self.connection.execute(
-            "SELECT thread_id, max(checkpoint_id) FROM checkpoints "
-            "WHERE ?1 IS NULL OR thread_id IN (SELECT value FROM json_each(?1)) "
-            "GROUP BY thread_id ORDER BY 2, 1",
-            (None if threads is None else json.dumps([*threads]),),
+        if threads is None:
+            rows = self.connection.execute(
+                "SELECT thread_id, max(checkpoint_id) FROM checkpoints "
+                "GROUP BY thread_id ORDER BY 2, 1"
+            )
+            return [Head(*row) for row in rows]
+        # One by one: SQLite's JSON ends an id at a NUL.
+        newest = "SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?"
+        found = [
+            Head(thread, self.connection.execute(newest, (thread,)).fetchone()[0])
+            for thread in dict.fromkeys(threads)
+        ]
+        return sorted(
+            (head for head in found if head.id is not None), key=lambda h: (h.id, h.thread)
         )
-        return [Head(*row) for row in rows]
 
     def load(self, threads: Sequence[str], look: Look) -> list[Thread]:
         """Return what has to be known of threads; one that cannot be read says so."""
@@ -118,7 +126,7 @@ class SqliteRows:
 
     def _load(self, thread: str, look: Look) -> Thread:
         rows, sizes, segments = self._rows(thread, look)
-        if look.young is not None and any(row.id >= look.young for row in rows.values()):
+        if look.young and not all(is_older(row.id, look.young) for row in rows.values()):
             return Thread(thread, tuple(rows.values()), skip=Skip.YOUNG)
         parents = {Key(row.namespace, row.parent or "") for row in rows.values()}
         held: dict[Key, Kept] = {}
@@ -160,7 +168,8 @@ class SqliteRows:
         for namespace, id, text in described:
             metadata, key = _metadata(text), Key(namespace, id)
             record = Record.read(metadata)
-            segments[key] = record.segments
+            if record.segments:
+                segments[key] = record.segments
             rows[key] = replace(
                 rows[key],
                 parent=rows[key].parent or record.ancestor,
