@@ -195,7 +195,7 @@ if STRICT:
         clone = saver.with_allowlist([("tests", "X")])
         assert type(clone) is type(saver)
         assert clone.inner is not saver.inner
-        for name in ("_lineage", "_counts", "_warned"):
+        for name in ("_lineage", "_counts", "_notices"):
             assert getattr(clone, name) is getattr(saver, name)
 
 
