@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -275,7 +276,8 @@ def test_serverless(tmp_path: Path) -> None:
     codes = []
     for i in range(13):
         command = [sys.executable, "-c", FUNCTION, str(path), str(log), f"t{i}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
         codes.append(done.returncode)
         assert done.returncode in (0, 9), done.stderr
     assert codes.count(9) <= 1
