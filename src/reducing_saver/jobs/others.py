@@ -22,6 +22,7 @@ from .._delivery import Delivery
 from .._errors import ConfigurationError, JobError
 from .._forwarding import ForwardingSaver
 from .._hooks import Hook
+from .._retain import is_older
 from ..rows.any_saver import AnyRows, ChangedError, Way
 from ..rows.backend import Head
 from ..rows.source import kind_of
@@ -112,7 +113,7 @@ class Others:
             given = [*cast(InMemorySaver, self.saver).storage]
         young = self.task.look(datetime.now(UTC), archived=True).young
         heads = rows.heads([*dict.fromkeys(map(str, given))])
-        late = [head for head in heads if young is not None and head.id >= young]
+        late = [head for head in heads if young is not None and not is_older(head.id, young)]
         return [head for head in heads if head not in late], late
 
     def _looked(self, worker: Worker, heads: Sequence[Head]) -> Iterator[Outcome]:
