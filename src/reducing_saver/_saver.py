@@ -586,8 +586,7 @@ class ReducingSaver(ForwardingSaver):
         try:
             reduction = self._archived(reduction)
         except Exception as error:
-            self._counts.add_archive_failure()
-            self._notices.archive_failed(config, error)
+            self._not_kept(config, error)
             held = settle(proposal.held_back(patience(self.window)), self._setting)
             return self._within(config, held)
         return reduction
@@ -608,8 +607,7 @@ class ReducingSaver(ForwardingSaver):
         try:
             reduction = await self._aarchived(reduction)
         except Exception as error:
-            self._counts.add_archive_failure()
-            self._notices.archive_failed(config, error)
+            self._not_kept(config, error)
             held = settle(proposal.held_back(patience(self.window)), self._setting)
             return self._within(config, held)
         return reduction

@@ -19,15 +19,24 @@ from langgraph.checkpoint.base import (
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
-    CheckpointTuple,
 )
 
 from .._archive import Parcel
 from .._channel import Place, move, successor, write
-from .._delta import fold, snapshot
+from .._delta import snapshot
 from .._record import Record
 from .._retain import Key, Row, after, is_older
-from .backend import Edit, Head, at, deltas_of, inherited, owed_to, whole_lists
+from .backend import (
+    Edit,
+    Head,
+    at,
+    deltas_of,
+    folded_lists,
+    inherited,
+    may_fold,
+    owed_to,
+    whole_lists,
+)
 from .rewrite import Change, Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, state_of
 
@@ -178,18 +187,9 @@ class AnyRows:
             len(writes),
         )
         one = replace(one, deltas=deltas_of(one, found.checkpoint["channel_values"]))
-        return replace(one, folded=self._folded(found, one, look))
-
-    def _folded(self, found: CheckpointTuple, one: Kept, look: Look) -> dict[str, list[Any]]:
-        lists = whole_lists(one, look)
-        if look.reducer is None or one.frozen or not look.channels.issuperset(one.deltas):
-            return lists
-        for channel in one.deltas:
-            past = self._saver.get_delta_channel_history(config=found.config, channels=[channel])
-            folded = fold(found._replace(pending_writes=[]), past, channel, look.reducer)
-            if folded is not None:
-                lists[channel] = folded
-        return lists
+        if not may_fold(one, look):
+            return replace(one, folded=whole_lists(one, look))
+        return replace(one, folded=folded_lists(self._saver, found, one, look))
 
     def edit(self, thread: Thread, rewrite: Rewrite) -> Edit:
         """Return what is to be written of a thread. Writes nothing."""

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
 from .._archive import Parcel
-from .._delta import snapshotted
+from .._delta import fold, snapshotted
 from .._retain import Key, Row
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread, chosen
@@ -202,6 +202,28 @@ def whole_lists(one: Kept, look: Look) -> dict[str, list[Any]]:
     """Return the lists of delta channels that a checkpoint carries whole."""
     found = {name: snapshotted(one.checkpoint, name) for name in look.channels}
     return {name: messages for name, messages in found.items() if messages is not None}
+
+
+def may_fold(one: Kept, look: Look) -> bool:
+    """Tell whether lists of delta channels are to be made from older checkpoints."""
+    if look.reducer is None or one.frozen or not one.deltas:
+        return False
+    return look.channels.issuperset(one.deltas)
+
+
+def folded_lists(
+    saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None, one: Kept, look: Look
+) -> dict[str, list[Any]]:
+    """Return the lists of delta channels: those carried whole, and those that could be made."""
+    lists = whole_lists(one, look)
+    if found is None or look.reducer is None:
+        return lists
+    for channel in one.deltas:
+        past = saver.get_delta_channel_history(config=found.config, channels=[channel])
+        folded = fold(found._replace(pending_writes=[]), past, channel, look.reducer)
+        if folded is not None:
+            lists[channel] = folded
+    return lists
 
 
 def inherited(

@@ -25,9 +25,19 @@ from psycopg.types.json import Jsonb
 
 from .._archive import Parcel, rows_of
 from .._channel import may_wait
-from .._delta import fold
 from .._retain import Key, Row, is_older
-from .backend import Edit, Head, Value, at, deltas_of, inherited, owed_to, whole_lists
+from .backend import (
+    Edit,
+    Head,
+    Value,
+    at,
+    deltas_of,
+    folded_lists,
+    inherited,
+    may_fold,
+    owed_to,
+    whole_lists,
+)
 from .packed import put_list
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
@@ -440,21 +450,10 @@ class PostgresRows:
         return replace(one, deltas=deltas_of(one, known))
 
     def _folded(self, thread: str, one: Kept, look: Look) -> dict[str, list[Any]]:
-        found = whole_lists(one, look)
-        if look.reducer is None or one.frozen or not look.channels.issuperset(one.deltas):
-            return found
-        if not one.deltas:
-            return found
-        saver, config = self.saver(), at(thread, one.key)
-        whole = saver.get_tuple(config)
-        if whole is None:
-            return found
-        for channel in one.deltas:
-            past = saver.get_delta_channel_history(config=config, channels=[channel])
-            folded = fold(whole._replace(pending_writes=[]), past, channel, look.reducer)
-            if folded is not None:
-                found[channel] = folded
-        return found
+        if not may_fold(one, look):
+            return whole_lists(one, look)
+        saver = self.saver()
+        return folded_lists(saver, saver.get_tuple(at(thread, one.key)), one, look)
 
     def edit(self, thread: Thread, rewrite: Rewrite) -> Edit:
         """Return what is to be written of a thread. Writes nothing."""

@@ -20,10 +20,20 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
 from .._archive import Parcel, StoreArchive
-from .._delta import fold
 from .._record import Record
 from .._retain import Key, Row, is_older
-from .backend import Edit, Head, Value, at, deltas_of, inherited, owed_to, whole_lists
+from .backend import (
+    Edit,
+    Head,
+    Value,
+    at,
+    deltas_of,
+    folded_lists,
+    inherited,
+    may_fold,
+    owed_to,
+    whole_lists,
+)
 from .packed import put_list, put_value
 from .rewrite import Change, Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
@@ -208,21 +218,10 @@ class SqliteRows:
         return replace(one, deltas=deltas_of(one, checkpoint["channel_values"]))
 
     def _folded(self, thread: str, one: Kept, look: Look) -> dict[str, list[Any]]:
-        found = whole_lists(one, look)
-        if look.reducer is None or one.frozen or not look.channels.issuperset(one.deltas):
-            return found
-        if not one.deltas:
-            return found
-        saver, config = self.saver(), at(thread, one.key)
-        known = saver.get_tuple(config)
-        if known is None:
-            return found
-        for channel in one.deltas:
-            past = saver.get_delta_channel_history(config=config, channels=[channel])
-            folded = fold(known._replace(pending_writes=[]), past, channel, look.reducer)
-            if folded is not None:
-                found[channel] = folded
-        return found
+        if not may_fold(one, look):
+            return whole_lists(one, look)
+        saver = self.saver()
+        return folded_lists(saver, saver.get_tuple(at(thread, one.key)), one, look)
 
     def _needs(self, thread: str, one: Kept, rows: Mapping[Key, Row]) -> tuple[str, ...]:
         needs = [*one.record.owed, *filter(None, [one.record.before])]
