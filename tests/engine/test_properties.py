@@ -157,6 +157,9 @@ def _late_and_nameless() -> list[object]:
     return [*write("A(call_0) T(call_0) H"), *tail]
 
 
+_TURNS_IN_SIX_MESSAGES = Window(("turns", 1), ("turns", 2), ("messages", 6))
+
+
 # -------------------------------------------------------------------------------------- E1, E2
 
 
@@ -621,6 +624,25 @@ def test_e8_a_summary_is_pinned_and_counted_but_no_turn(
     assert decided.size(decided.units[1], "turns") == 0
     assert decided.size(decided.units[1], "messages") == 1
     assert apply(decided)[1] is summary
+
+
+@_examples()
+# What is left of whole turns is just within the cap.
+@example(Case(write("H H A(a) T(a) A(b) T(b) A"), _TURNS_IN_SIX_MESSAGES, When.REST))
+@given(cases())
+def test_e8_with_its_new_summary_a_list_does_not_cross_again(case: Case) -> None:
+    """E8: room for a summary is left below every mark, so what was cut once is cut no further."""
+    messages = [m for m in case.messages if not _is_summary(m)]
+    summary = render(Spec("summary", "so far"), Form.LANGCHAIN)
+    measured = plan([summary], case.window)
+    sizes = {m: measured.total(m) for m in ("messages", "turns", "tokens", "bytes")}
+    decided = plan(messages, case.window, when=case.when, room=sizes)
+    if not decided.changes:
+        return
+    left = apply(decided)
+    lead = sum(_is_leading(unit) for unit in split(left))
+    again = plan([*left[:lead], summary, *left[lead:]], case.window, when=case.when, room=sizes)
+    assert not again.changes
 
 
 def _is_summary(message: object) -> bool:

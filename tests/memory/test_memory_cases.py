@@ -316,6 +316,11 @@ def test_c31_c33_every_evicted_message_is_summarised_once_on_its_line(
     [("turn", 0), ("turn", 2), ("copy", 3), ("copy", 0), ("replay", 0)],
     Window(("messages", 2), ("messages", 3), ("messages", 5)),
 )
+# What is left of whole turns is just within the cap, and above it with its new summary.
+@example(
+    [("turn", 0), ("turn", 0), ("turn", 3), ("copy", 13), ("turn", 2), ("again", 1)],
+    Window(("turns", 1), ("turns", 2), ("messages", 6)),
+)
 @given(SCRIPTS, WINDOWS)
 def test_c40_each_message_reaches_a_hook_once(
     script: list[tuple[str, int]], window: Window

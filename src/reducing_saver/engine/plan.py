@@ -236,7 +236,8 @@ def plan(
 
     `crossing=True` takes the cap as passed, whatever the size: a list is cut down to what the
     middle of a run is cut down to. `room` is what a new summary will take at most: it is left
-    free below the trigger, so that a list with its summary does not cross at once again. `shorter`
+    free below the trigger and the cap, so that a list with its summary does not cross at once
+    again. `shorter`
     are excerpts of messages, by position: they are what is counted.
 
     Pure and linear in the list. Tokens are counted from the tail and no further than the decision
@@ -358,14 +359,12 @@ def _measure(messages: Sequence[Message], measure: Measure, window: Window) -> i
 
 def _limits(window: Window, room: Mapping[Measure, int], *, over_cap: bool) -> dict[Measure, int]:
     """Return what must be left at most: keep, and half of the marks in other measures."""
-    keep = window.keep
-    alike = [mark.value for mark in window.triggers if mark.measure == keep.measure]
-    free = min(alike, default=keep.value + room.get(keep.measure, 0)) - room.get(keep.measure, 0)
-    limits: dict[Measure, int] = {keep.measure: max(0, min(keep.value, free))}
+    limits: dict[Measure, int] = {window.keep.measure: window.keep.value}
     for mark in (*window.triggers, *((window.cap,) if over_cap else ())):
+        most = max(0, mark.value - room.get(mark.measure, 0))
         if mark.measure != window.keep.measure:
-            half = mark.value // 2
-            limits[mark.measure] = min(half, limits.get(mark.measure, half))
+            most = min(most, mark.value // 2)
+        limits[mark.measure] = min(most, limits.get(mark.measure, most))
     return limits
 
 
@@ -384,8 +383,8 @@ def _plain_cut(
     start = _oldest_kept_turn(messages, lead, window, room)
     if start <= lead:
         return None
-    left = messages[start:]
-    if _measure(left, window.cap.measure, window) > window.cap.value:
+    left, measure = messages[start:], window.cap.measure
+    if _measure(left, measure, window) + room.get(measure, 0) > window.cap.value:
         return None
     # Also in the turn that did not fit: a late result there counts for the turn of its call.
     first = _turn_before(messages, start, lead)
@@ -461,9 +460,11 @@ class _Decision:
         crossing: bool = False,
         room: Mapping[Measure, int] = MappingProxyType({}),
     ) -> None:
-        self.room = room
         self.bound = window.cap.value // 2 if crossing else window.cap.value
         self.units, self.window, self.when = units, window, when
+        summary = [unit for unit in units if unit.turn < 0 and unit.kind is Kind.SUMMARY]
+        # The summary that is there is counted with what is kept, and the new one takes its place.
+        self.room = {m: max(0, n - _sum(summary, m, window)) for m, n in room.items()}
         self.current = max((unit.turn for unit in units), default=0)
         self.over_cap = window.cap in passed
         self.stays: dict[int, Reason] = {}
@@ -473,7 +474,7 @@ class _Decision:
     def reasons(self) -> tuple[Reason, ...]:
         self.protect()
         self._evict_turns()
-        if self._kept(self.window.cap.measure) > self.bound:
+        if self._above_bound():
             self._split_current_turn()
         self._let_older_summaries_go()
         default = Reason.CURRENT
@@ -531,10 +532,7 @@ class _Decision:
 
     def _evict_turns(self) -> None:
         """Let whole earlier turns go, oldest first, until what is left is within the limits."""
-        summary = [unit for unit in self.units if unit.turn < 0 and unit.kind is Kind.SUMMARY]
-        # The summary that is there is counted below, and the new one takes its place.
-        room = {m: max(0, n - _sum(summary, m, self.window)) for m, n in self.room.items()}
-        limits = _limits(self.window, room, over_cap=self.over_cap)
+        limits = _limits(self.window, self.room, over_cap=self.over_cap)
         fixed = [u for i, u in enumerate(self.units) if i in self.stays or u.turn == self.current]
         used = {measure: _sum(fixed, measure, self.window) for measure in limits}
         passed: Measure | None = None
@@ -558,15 +556,25 @@ class _Decision:
         for turn in sorted(turns, reverse=True):
             yield turns[turn]
 
+    def _above_bound(self) -> bool:
+        """Tell whether what is left of whole turns is too much, with its new summary."""
+        most = self._below_cap() if self.goes else self.window.cap.value
+        return self._kept(self.window.cap.measure) > min(self.bound, most)
+
+    def _below_cap(self) -> int:
+        """Return what may be left of the cap where a new summary comes."""
+        measure, most = self.window.cap
+        return max(0, most - self.room.get(measure, 0))
+
     def _split_current_turn(self) -> None:
         """Let units of the current turn go, oldest first, down to half of the cap."""
-        measure, most = self.window.cap
-        left = self._kept(measure)
+        measure, cap = self.window.cap
+        left, most = self._kept(measure), min(cap // 2, self._below_cap())
         headed = False
         for i, unit in enumerate(self.units):
             # A later system message left at the head would stay for ever, one for each cut.
             would_lead = unit.kind is Kind.SYSTEM and not headed
-            if left <= most // 2 and not would_lead:
+            if left <= most and not would_lead:
                 return
             if unit.turn == self.current and i not in self.stays:
                 left -= size(unit, measure, self.window)
