@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from services import cosmos, owner, postgres
 from services.door import DOORS, Door
@@ -38,6 +39,9 @@ from services.savers import BACKENDS, Backend, Stores, open_saver
 ROOT = Path(__file__).parents[1]
 CONVERSATIONS = ROOT.parent / "shared" / "data" / "airline_conversations.json"
 SERVERS = {"postgres": postgres.server, "cosmos": cosmos.server}
+# The suite is the same on every run, so that it fails for a change only; a campaign searches.
+settings.register_profile("suite", derandomize=os.environ.get("REDUCING_TEST_CAMPAIGN") != "1")
+settings.load_profile("suite")
 OWNERS = pytest.StashKey[dict[str, owner.Owner]]()
 
 
