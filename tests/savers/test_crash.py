@@ -85,8 +85,12 @@ class Killing:
             return False
         self.counts["points"] += 1
         self.is_sound(kept)
-        is_kept_suffix(kept.end["messages"], self.reference["messages"])
-        assert kept.end["others"] == self.reference["others"]
+        if kept.ahead:
+            self.counts["a subgraph ahead"] += 1
+            assert all(message in self.reference["messages"] for message in kept.end["messages"])
+        else:
+            is_kept_suffix(kept.end["messages"], self.reference["messages"])
+            assert kept.end["others"] == self.reference["others"]
         for namespace, ids in kept.end["stored"]:
             assert len(ids) <= WINDOW.cap.value, (namespace, ids)
         # With other durabilities runs race with their savers: two are killed in two states
@@ -101,12 +105,12 @@ class Killing:
         assert bare.end["others"] == self.reference["others"]
         if bare.left["place"] == kept.left["place"]:  # tasks that run at once may race here too
             self.counts["compared"] += 1
-            assert bare.after("ran") == kept.after("ran")
+            assert alike(bare.after("ran")) == alike(kept.after("ran"))
 
     def is_sound(self, life: Life) -> None:
         finished: set[str] = set()
         for event in (*life.before, *life.events):
-            assert not event.get("refused"), event
+            assert life.ahead or not event.get("refused"), event
             if event["event"] == "found":  # a process starts
                 finished = set(event["done"])
                 self.counts["finished tasks"] += len(finished)
@@ -124,11 +128,29 @@ class Life(NamedTuple):
         return self.events[0]
 
     @property
+    def ahead(self) -> bool:
+        """Tell whether a process found a subgraph with memory a turn ahead of its parent.
+
+        The turn is then run again, on a bare saver too, which may show the model an open call and
+        ends elsewhere than an uninterrupted run as well. On ours the parent also hands over
+        messages that the subgraph has evicted. Nobody can know them in a new process without an
+        archive: they come back, after newer ones.
+        """
+        places = [e["place"] for e in (*self.before, *self.events) if e["event"] == "found"]
+        turns = [{name: turn or 0 for name, _, turn, _ in place} for place in places]
+        return any(turn > at.get("", 0) for at in turns for turn in at.values())
+
+    @property
     def end(self) -> dict[str, Any]:
         return self.events[-1]
 
     def after(self, event: str) -> list[str]:
         return sorted(e["name"] for e in self.events if e["event"] == event)
+
+
+def alike(names: list[str]) -> list[str]:
+    """Leave out which of two tools that run at once it was: either may be killed first."""
+    return sorted(name.removesuffix(".ask").removesuffix(".look") for name in names)
 
 
 def text(events: list[dict[str, Any]]) -> str:
