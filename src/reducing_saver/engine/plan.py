@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -96,6 +97,7 @@ class Plan:
     stuck: bool = False
     _cut: range | None = field(default=None, repr=False)
     _decided: tuple[tuple[Unit, ...], tuple[Reason, ...]] | None = field(default=None, repr=False)
+    _room: Mapping[Measure, int] = field(default_factory=dict, repr=False)
     shorter: Mapping[int, Short] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -112,7 +114,8 @@ class Plan:
             reasons = self._decided[1]
         elif self._cut:
             small = tuple(_with_excerpts(unit, self.shorter) for unit in self.units)
-            reasons = _Decision(small, self.window, self.when, self.passed).reasons()
+            decision = _Decision(small, self.window, self.when, self.passed, room=self._room)
+            reasons = decision.reasons()
         else:
             reasons = (Reason.BELOW,) * len(self.units)
         pairs = zip(self.units, reasons, strict=True)
@@ -254,7 +257,7 @@ def plan(
     if when is When.REST and not crossing and (cut := _plain_cut(counted, window, room)):
         left = counted[cut.stop :]
         stuck = any(_measure(left, mark.measure, window) > mark.value for mark in passed)
-        return Plan(messages, window, when, passed, stuck, cut, shorter=shorter)
+        return Plan(messages, window, when, passed, stuck, cut, _room=room, shorter=shorter)
     units = tuple(split(messages))
     small = tuple(_with_excerpts(unit, shorter) for unit in units) if shorter else units
     reasons = _Decision(small, window, when, passed, crossing=crossing, room=room).reasons()
@@ -439,7 +442,8 @@ def _joins_across(unit: Unit, cut: int) -> bool:
     asked = [call.id for m in unit.messages if role(m) is Role.AI for call in calls(m)]
     given = [a.id for m in unit.messages if role(m) is Role.TOOL for a in answers(m)]
     # One too many, or one that was matched by position, may answer a call before the cut.
-    return len(given) > len(asked) or not set(given) <= {*asked, ""}
+    named = Counter(filter(None, given))
+    return len(given) > len(asked) or not named <= Counter(asked)
 
 
 def _sum(units: Iterable[Unit], measure: Measure, window: Window) -> int:
