@@ -62,6 +62,8 @@ LAYERS = [
     "_notices",
     "_delivery",
     "_lookup",
+    "_keeper",
+    "_fitter",
     "_transcript",
     "_recall",
     "_forwarding",

@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import (
 )
 
 from ._ahead import Ahead
-from ._archive import Archive, Discard, Entry
+from ._archive import Archive, Discard
 from ._arguments import (
     check_archive,
     check_excerpt,
@@ -31,16 +31,18 @@ from ._arguments import (
     flag,
     names,
 )
-from ._budget import LEVELS, Budget, CheckpointTooLargeError
+from ._budget import Budget, CheckpointTooLargeError
 from ._channel import Place, at_rest, read
-from ._contents import Contents, keys_of_wholes, with_wholes
+from ._contents import Contents
 from ._copies import bound_writes, repeats
 from ._counts import Counts
-from ._delivery import Delivery, newest_segment, pack
+from ._delivery import Delivery, newest_segment
 from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
+from ._fitter import Fitter
 from ._forwarding import ForwardingSaver
 from ._hooks import Hook
+from ._keeper import Keeper
 from ._lineage import NOTHING, Lineage, Trace
 from ._lookup import (
     afind_archived,
@@ -59,17 +61,15 @@ from ._lookup import (
 )
 from ._notices import Notices, where
 from ._pending import clean, concerns, new_among, readmitted
-from ._reduction import Offer, Proposal, Reduction, Setting, carried, propose, settle
+from ._reduction import Offer, Reduction, Setting, carried, propose, settle
 from ._retain import Retain
 from ._retention import Retention
 from ._roll import Roll, asummarise, patience, summarise
-from ._segment import Leave
 from ._select import HeadTail, Selector
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
 from ._transcript import atranscript, load, transcript
 from .engine import Excerpt, Window
-from .engine.counters import plain_text
 
 Folded = Mapping[str, builtins.list[object]]
 
@@ -175,12 +175,21 @@ class ReducingSaver(ForwardingSaver):
         if summary is not None:
             counts, serde = self._counts, inner.serde
             self._roll = Roll(summary, window, counts, self._archive, serde, self._ahead)
-        self._contents = self._cuts(excerpt, selector) if excerpt is not None else None
-        self._budget = None if max_bytes is None else Budget(max_bytes, inner.serde, window)
-        cuts = self._budget.excerpts(excerpt) if self._budget else ()
-        self._ladder = tuple(self._cuts(one, None) for one in cuts)
-        self._tells = bool(on_evict) and self._archive is not None
         self._notices = Notices()
+        tells = bool(on_evict) and self._archive is not None
+        self._keeper = Keeper(self._archive, inner.serde, tells, self._counts, self._notices)
+        self._contents = self._cuts(excerpt, selector) if excerpt is not None else None
+        budget = None if max_bytes is None else Budget(max_bytes, inner.serde, window)
+        ladder = tuple(self._cuts(one, None) for one in budget.excerpts(excerpt)) if budget else ()
+        self._fitter = Fitter(
+            self._setting,
+            self._contents,
+            budget,
+            ladder,
+            self._keeper,
+            self._notices,
+            keeps=not shadow,
+        )
         self._retention = None if retain is None else Retention(inner, retain)
         if retain is not None and archive is None:
             allowed = "an archive or Discard() with retain=: old checkpoints hold what has left"
@@ -572,187 +581,57 @@ class ReducingSaver(ForwardingSaver):
 
     def _reduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
         offer = self._offer(config, offered)
-        proposal = propose(offer, self._setting)
-        if self._contents is not None:
-            proposal = self._shortened(config, proposal, self._contents)
+        proposal = self._fitter.excerpted(config, propose(offer, self._setting))
         if self.shadow:
             untouched = carried(offered, offer.parent, self._setting)
             return settle(proposal, self._setting).as_shadow(untouched, self._setting)
         if self._roll is not None:
             proposal = summarise(proposal, self._roll)
-        reduction = settle(proposal, self._setting)
-        if self._budget is not None:
-            proposal, reduction = self._fitted(config, proposal, reduction, self._budget)
+        proposal, reduction = self._fitter.fitted(config, proposal)
         try:
-            reduction = self._archived(reduction)
+            return self._keeper.archived(reduction)
         except Exception as error:
-            self._not_kept(config, error)
+            self._keeper.failed(config, error)
             held = settle(proposal.held_back(patience(self.window)), self._setting)
-            return self._within(config, held)
-        return reduction
+            return self._fitter.within(config, held)
 
     async def _areduced(self, config: RunnableConfig, offered: Reduction) -> Reduction:
         offer = await self._aoffer(config, offered)
-        proposal = propose(offer, self._setting)
-        if self._contents is not None:
-            proposal = await self._ashortened(config, proposal, self._contents)
+        proposal = await self._fitter.aexcerpted(config, propose(offer, self._setting))
         if self.shadow:
             untouched = carried(offered, offer.parent, self._setting)
             return settle(proposal, self._setting).as_shadow(untouched, self._setting)
         if self._roll is not None:
             proposal = await asummarise(proposal, self._roll)
-        reduction = settle(proposal, self._setting)
-        if self._budget is not None:
-            proposal, reduction = await self._afitted(config, proposal, reduction, self._budget)
+        proposal, reduction = await self._fitter.afitted(config, proposal)
         try:
-            reduction = await self._aarchived(reduction)
+            return await self._keeper.aarchived(reduction)
         except Exception as error:
-            self._not_kept(config, error)
+            self._keeper.failed(config, error)
             held = settle(proposal.held_back(patience(self.window)), self._setting)
-            return self._within(config, held)
-        return reduction
-
-    def _shortened(
-        self, config: RunnableConfig, proposal: Proposal, contents: Contents
-    ) -> Proposal:
-        """Return the proposal with its excerpts, whose wholes are archived."""
-        batch, archived = contents.rank_all(proposal), True
-        if self._archive is not None and batch.entries and not self.shadow:
-            try:
-                self._archive.keep(key_of(config).thread, batch.entries)
-            except Exception as error:
-                archived = self._not_kept(config, error)
-        return contents.settled(proposal, batch, archived=archived)
-
-    async def _ashortened(
-        self, config: RunnableConfig, proposal: Proposal, contents: Contents
-    ) -> Proposal:
-        """Return the proposal with its excerpts, whose wholes are archived."""
-        batch, archived = await contents.arank_all(proposal), True
-        if self._archive is not None and batch.entries and not self.shadow:
-            try:
-                await self._archive.akeep(key_of(config).thread, batch.entries)
-            except Exception as error:
-                archived = self._not_kept(config, error)
-        return contents.settled(proposal, batch, archived=archived)
-
-    def _fitted(
-        self, config: RunnableConfig, proposal: Proposal, reduction: Reduction, budget: Budget
-    ) -> tuple[Proposal, Reduction]:
-        """Return what fits into the bytes that the store inside takes."""
-        size = self._measured(config, reduction, budget)
-        if size <= budget.limit:
-            return proposal, reduction
-        for smaller, contents in budget.rungs(proposal, self._setting, self._ladder, size):
-            tried = self._shortened(config, smaller, contents)
-            reduction = settle(tried, self._setting)
-            if budget.size(reduction) <= budget.limit:
-                return tried, reduction
-        raise self._too_large(config, reduction, budget)
-
-    async def _afitted(
-        self, config: RunnableConfig, proposal: Proposal, reduction: Reduction, budget: Budget
-    ) -> tuple[Proposal, Reduction]:
-        """Return what fits into the bytes that the store inside takes."""
-        size = self._measured(config, reduction, budget)
-        if size <= budget.limit:
-            return proposal, reduction
-        for smaller, contents in budget.rungs(proposal, self._setting, self._ladder, size):
-            tried = await self._ashortened(config, smaller, contents)
-            reduction = settle(tried, self._setting)
-            if budget.size(reduction) <= budget.limit:
-                return tried, reduction
-        raise self._too_large(config, reduction, budget)
-
-    def _measured(self, config: RunnableConfig, reduction: Reduction, budget: Budget) -> int:
-        size = budget.size(reduction)
-        level = next((level for level in LEVELS if size >= level * budget.limit), None)
-        if level is not None:
-            self._notices.filling(config, round(level * 100), size, budget.limit)
-        return size
-
-    def _within(self, config: RunnableConfig, reduction: Reduction) -> Reduction:
-        """Return what is stored although the archive failed; raise where it is too large."""
-        if self._budget is not None and self._budget.size(reduction) > self._budget.limit:
-            raise self._too_large(config, reduction, self._budget)
-        return reduction
-
-    def _too_large(
-        self, config: RunnableConfig, reduction: Reduction, budget: Budget
-    ) -> CheckpointTooLargeError:
-        key = key_of(config)
-        return CheckpointTooLargeError(
-            key.thread,
-            key.namespace,
-            size=budget.size(reduction),
-            limit=budget.limit,
-            channels=budget.channels(reduction),
-        )
-
-    def _not_kept(self, config: RunnableConfig, error: Exception) -> bool:
-        self._counts.add_archive_failure()
-        self._notices.archive_failed(config, error)
-        return False
+            return self._fitter.within(config, held)
 
     def _short_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
     ) -> Sequence[tuple[str, Any]]:
-        """Return pending writes with excerpts, where that is asked for."""
+        if not self._fitter.looks_at_writes or self.shadow or not self._reduces(config):
+            return writes
         try:
-            shorter, entries = self._shorter_writes(config, writes)
-            if self._archive is not None and entries:
-                self._archive.keep(key_of(config).thread, entries)
+            return self._fitter.shorter_writes(config, writes)
         except Exception as error:
             self._report_failure(config, error)
             return writes
-        return shorter
 
     async def _ashort_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
     ) -> Sequence[tuple[str, Any]]:
-        """Return pending writes with excerpts, where that is asked for."""
+        if not self._fitter.looks_at_writes or self.shadow or not self._reduces(config):
+            return writes
         try:
-            shorter, entries = self._shorter_writes(config, writes)
-            if self._archive is not None and entries:
-                await self._archive.akeep(key_of(config).thread, entries)
+            return await self._fitter.ashorter_writes(config, writes)
         except Exception as error:
             self._report_failure(config, error)
             return writes
-        return shorter
-
-    def _shorter_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
-    ) -> tuple[Sequence[tuple[str, Any]], builtins.list[Entry]]:
-        contents = self._contents
-        if contents is None or not contents.looks_at_writes or self.shadow:
-            return writes, []
-        if not self._reduces(config):
-            return writes, []
-        return contents.short_writes(writes, self._setting.places)
-
-    def _archived(self, reduction: Reduction) -> Reduction:
-        """Archive what leaves, and return it whole where it stood as excerpts."""
-        if self._archive is None:
-            return reduction
-        leaves: builtins.list[Leave] = []
-        for leave in reduction.leaves:
-            tell, cut = self._tells and not leave.segment.silent, keys_of_wholes(leave)
-            wholes = self._archive.read(leave.segment.thread, cut) if cut else []
-            self._archive.write(leave.segment, self._packed(leave, wholes), tell=tell)
-            leaves.append(with_wholes(leave, wholes, self.serde))
-        return replace(reduction, leaves=tuple(leaves))
-
-    async def _aarchived(self, reduction: Reduction) -> Reduction:
-        """Archive what leaves, and return it whole where it stood as excerpts."""
-        if self._archive is None:
-            return reduction
-        leaves: builtins.list[Leave] = []
-        for leave in reduction.leaves:
-            tell, cut = self._tells and not leave.segment.silent, keys_of_wholes(leave)
-            wholes = await self._archive.aread(leave.segment.thread, cut) if cut else []
-            await self._archive.awrite(leave.segment, self._packed(leave, wholes), tell=tell)
-            leaves.append(with_wholes(leave, wholes, self.serde))
-        return replace(reduction, leaves=tuple(leaves))
 
     def _offer(self, config: RunnableConfig, offered: Reduction) -> Offer:
         key, setting = key_of(config), self._setting
@@ -815,11 +694,6 @@ class ReducingSaver(ForwardingSaver):
         if isinstance(given, builtins.list | tuple) and given:
             return tuple(map(str, given))
         return ("memories", key_of(config).thread)
-
-    def _packed(self, leave: Leave, wholes: Sequence[Entry]) -> builtins.list[Entry]:
-        indexed = self._archive is not None and self._archive.index_text
-        lost = {*keys_of_wholes(leave)} - {entry.key for entry in wholes}
-        return pack(leave, self.serde, plain_text if indexed else None, lost=lost)
 
     def _prepared(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]]
