@@ -45,6 +45,7 @@ LAYERS = [
     "_segment",
     "_stores",
     "_archive",
+    "_line",
     "_hooks",
     "_summary_text",
     "_summary_call",

@@ -99,6 +99,9 @@ class Archive(Protocol):
     def exist(self, thread: str, keys: Sequence[str]) -> set[str]:
         """Return which of these keys are archived."""
 
+    def holds(self, thread: str) -> bool:
+        """Tell whether a thread has segments."""
+
     def chain(self, thread: str, newest: str | None) -> list[Segment]:
         """Return the segments of a line, newest first."""
 
@@ -124,6 +127,7 @@ class Archive(Protocol):
     async def akeep(self, thread: str, entries: Sequence[Entry]) -> None: ...
     async def awaiting(self) -> list[str]: ...
     async def aexist(self, thread: str, keys: Sequence[str]) -> set[str]: ...
+    async def aholds(self, thread: str) -> bool: ...
     async def achain(self, thread: str, newest: str | None) -> list[Segment]: ...
     async def aread(self, thread: str, keys: Sequence[str]) -> list[Entry]: ...
     async def aundelivered(self, thread: str) -> list[Segment]: ...
@@ -194,6 +198,14 @@ class StoreArchive:
     async def awaiting(self) -> list[str]:
         """Return the threads that may have undelivered segments."""
         return await self._arun(_waiting())
+
+    def holds(self, thread: str) -> bool:
+        """Tell whether a thread has segments."""
+        return self._run(_holds(thread))
+
+    async def aholds(self, thread: str) -> bool:
+        """Tell whether a thread has segments."""
+        return await self._arun(_holds(thread))
 
     def chain(self, thread: str, newest: str | None) -> list[Segment]:
         """Return the segments of a line, newest first."""
@@ -390,6 +402,11 @@ def _chain(thread: str, newest: str | None) -> Steps[list[Segment]]:
 def _segments(thread: str, keys: Sequence[str]) -> Steps[list[Segment]]:
     items = yield from _get(place_of(thread, "segments"), keys)
     return [Segment.from_dict(_plain(item.value)) for item in items]
+
+
+def _holds(thread: str) -> Steps[bool]:
+    (found,) = yield [SearchOp(place_of(thread, "segments"), limit=1)]
+    return bool(found)
 
 
 def _exist(thread: str, keys: Sequence[str]) -> Steps[set[str]]:

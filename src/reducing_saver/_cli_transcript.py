@@ -20,8 +20,8 @@ from ._channel import Place, read
 from ._cli_window import JsonOption
 from ._connection import AES_KEY, masked, opened
 from ._console import RefusedError, complain, indented, print_json, say
-from ._delivery import newest_segment
 from ._delta import needs_folding, snapshotted
+from ._line import line_segments, named
 from ._transcript import transcript as merged
 from ._version import __version__
 from ._words import one_line, said
@@ -82,11 +82,12 @@ def transcript(
     with opened(dsn) as here, elsewhere as other:
         store = (other or here).store or InMemoryStore()
         head = _head(here.saver, dsn, thread, namespace)
+        kept = StoreArchive(store)
         lines = merged(
-            StoreArchive(store),
+            kept,
             here.saver.serde,
             thread,
-            newest_segment(head, channel),
+            line_segments(head, kept, here.saver.get_tuple).get(channel),
             _state(head, channel),
             page_size=page_size,
         )
@@ -133,7 +134,7 @@ def _state(head: CheckpointTuple, channel: str) -> Sequence[Message]:
     values = checkpoint["channel_values"].items()
     others = [name for name, held in values if isinstance(held, list) and holds_messages(held)]
     has = f"it has messages in {', '.join(others)}" if others else "it has no messages"
-    if newest_segment(head, channel) is None:
+    if channel not in named(head):
         raise RefusedError(f"channel {channel!r} is not in thread {thread!r}; {has}")
     return []
 

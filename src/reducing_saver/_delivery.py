@@ -6,28 +6,24 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ._archive import Archive, Entry
 from ._counts import Counts
 from ._hooks import Background, Eviction, Hook, atell, name_of, tell
-from ._record import Record
+from ._line import Load, LoadAsync, aline_segments, line_segments
 from ._segment import Leave, Segment
 from .engine.excerpt import marked_key
 
 logger = logging.getLogger("reducing_saver")
 
 _MOST_THREADS = 10_000
-
-Load = Callable[[RunnableConfig], CheckpointTuple | None]
-LoadAsync = Callable[[RunnableConfig], Awaitable[CheckpointTuple | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +240,7 @@ class Delivery:
         named: list[Segment] = []
         for segment in archive.undelivered(thread):
             found = load(_config(segment)) or load(_config(segment, head=True))
-            newest = newest_segment(found, segment.channel)
+            newest = line_segments(found, archive, load).get(segment.channel)
             # Mostly it is the newest of the checkpoint that let it go.
             line = [segment] if newest == segment.id else archive.chain(thread, newest)
             named += [segment] if segment.id in {s.id for s in line} else []
@@ -256,7 +252,7 @@ class Delivery:
         named: list[Segment] = []
         for segment in await archive.aundelivered(thread):
             found = await load(_config(segment)) or await load(_config(segment, head=True))
-            newest = newest_segment(found, segment.channel)
+            newest = (await aline_segments(found, archive, load)).get(segment.channel)
             # Mostly it is the newest of the checkpoint that let it go.
             line = [segment] if newest == segment.id else await archive.achain(thread, newest)
             named += [segment] if segment.id in {s.id for s in line} else []
@@ -365,11 +361,6 @@ class _Join:
             except Exception as error:
                 self._delivery.ledger.finish(self._parcel.segment, failed=True)
                 _log_failure(self._parcel.segment.thread, error)
-
-
-def newest_segment(found: CheckpointTuple | None, channel: str) -> str | None:
-    """Return the id of the newest segment in a checkpoint's line."""
-    return Record.read(found.metadata).segments.get(channel) if found else None
 
 
 def _config(segment: Segment, *, head: bool = False) -> RunnableConfig:

@@ -139,7 +139,8 @@ class Trace:
     - `recorded`: the id of the run's newest checkpoint that carries a record of evictions.
     - `unread`: the id of such a checkpoint that another process stored and nobody has read yet.
     - `back`: digests of what a loaded checkpoint holds, whatever such a record says of it.
-    - `segments`: the ids of the newest archived segments of the line, by channel.
+    - `segments`: the ids of the newest archived segments of the line, by channel. `above`: the id
+      of the checkpoint before, where this one names none and nobody has looked further.
     - `versions`: of the channels that hold lists; `state`: a digest of all versions, and of what
       was seen before an interrupt. A copy of the checkpoint has the same.
     - `elsewhere`: another process may have evicted messages that only the archive knows.
@@ -159,6 +160,7 @@ class Trace:
     unread: str | None = None
     back: Mapping[str, frozenset[str]] = field(default_factory=dict)
     segments: Mapping[str, str] = field(default_factory=dict)
+    above: str | None = None
     versions: Mapping[str, object] = field(default_factory=dict)
     state: int = 0
     elsewhere: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,14 +12,12 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, DeltaChannelH
 from ._archive import Archive
 from ._channel import interrupts_seen, read, state_of
 from ._delta import Reducer, fold, needs_folding, snapshotted
+from ._line import Load, LoadAsync, above, asegments_before, at, segments_before
 from ._lineage import CheckpointKey, Lineage, Trace
 from ._record import Record, digests
 from ._reduction import Reduction, Setting, Stored, ids, lacks, versions_of
 from ._segment import entry_key
 from .engine.messages import Message, identifier
-
-Load = Callable[[RunnableConfig], CheckpointTuple | None]
-LoadAsync = Callable[[RunnableConfig], Awaitable[CheckpointTuple | None]]
 
 
 class History(Protocol):
@@ -56,6 +54,7 @@ def traced(found: CheckpointTuple | None, setting: Setting) -> Trace:
         recorded=own,
         back={n: digests(m) for n, m in lists.items()} if record.before else {},
         segments=record.segments,
+        above=above(found),
         owed=record.owed,
         versions=versions_of(found.checkpoint, setting.places),
         state=state_of(found.checkpoint),
@@ -66,7 +65,13 @@ def traced(found: CheckpointTuple | None, setting: Setting) -> Trace:
     return trace.reading(record)
 
 
-def find_trace(lineage: Lineage, load: Load, config: RunnableConfig, setting: Setting) -> Trace:
+def find_trace(
+    lineage: Lineage,
+    load: Load,
+    config: RunnableConfig,
+    setting: Setting,
+    archive: Archive | None,
+) -> Trace:
     """Return what is known of a checkpoint."""
     key = key_of(config)
     if not key.checkpoint:
@@ -75,13 +80,19 @@ def find_trace(lineage: Lineage, load: Load, config: RunnableConfig, setting: Se
     trace = traced(load(config), setting) if known is None else known
     while trace.unread:
         trace = trace.reading(_record(load(at(config, trace.unread))))
+    if trace.above and archive is not None:
+        trace = _with_line(trace, config, archive, load)
     if trace is not known:
         lineage.remember(key, trace)
     return trace
 
 
 async def afind_trace(
-    lineage: Lineage, load: LoadAsync, config: RunnableConfig, setting: Setting
+    lineage: Lineage,
+    load: LoadAsync,
+    config: RunnableConfig,
+    setting: Setting,
+    archive: Archive | None,
 ) -> Trace:
     """Return what is known of a checkpoint."""
     key = key_of(config)
@@ -91,9 +102,33 @@ async def afind_trace(
     trace = traced(await load(config), setting) if known is None else known
     while trace.unread:
         trace = trace.reading(_record(await load(at(config, trace.unread))))
+    if trace.above and archive is not None:
+        trace = await _awith_line(trace, config, archive, load)
     if trace is not known:
         lineage.remember(key, trace)
     return trace
+
+
+def _with_line(trace: Trace, config: RunnableConfig, archive: Archive, load: Load) -> Trace:
+    """Return a trace that goes on from the segments of a checkpoint before it."""
+    try:
+        found = segments_before(config, trace.above, archive, load)
+    except Exception:
+        # Nothing leaves while the archive fails, and the next put looks again.
+        return trace
+    return replace(trace, above=None, segments=found, elsewhere=bool(found))
+
+
+async def _awith_line(
+    trace: Trace, config: RunnableConfig, archive: Archive, load: LoadAsync
+) -> Trace:
+    """Return a trace that goes on from the segments of a checkpoint before it."""
+    try:
+        found = await asegments_before(config, trace.above, archive, load)
+    except Exception:
+        # Nothing leaves while the archive fails, and the next put looks again.
+        return trace
+    return replace(trace, above=None, segments=found, elsewhere=bool(found))
 
 
 def find_archived(
@@ -152,11 +187,6 @@ async def afold_lists(
 
 def _record(found: CheckpointTuple | None) -> Record:
     return Record.read(found.metadata) if found else Record()
-
-
-def at(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
-    """Return the config of another checkpoint of the same thread and namespace."""
-    return {**config, "configurable": {**config["configurable"], "checkpoint_id": checkpoint_id}}
 
 
 def alike(

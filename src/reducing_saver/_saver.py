@@ -36,20 +36,20 @@ from ._channel import Place, at_rest, read
 from ._contents import Contents
 from ._copies import bound_writes, repeats
 from ._counts import Counts
-from ._delivery import Delivery, newest_segment
+from ._delivery import Delivery
 from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
 from ._fitter import Fitter
 from ._forwarding import ForwardingSaver
 from ._hooks import Hook
 from ._keeper import Keeper
+from ._line import aline_segments, at, line_segments
 from ._lineage import NOTHING, Lineage, Trace
 from ._lookup import (
     afind_archived,
     afind_trace,
     afold_lists,
     alike,
-    at,
     find_archived,
     find_trace,
     fold_lists,
@@ -400,7 +400,7 @@ class ReducingSaver(ForwardingSaver):
 
     def _named_archive(self) -> Archive:
         if self._archive is None:
-            raise ConfigurationError("archive", None, "an archive, which keeps what was cut")
+            raise ConfigurationError("archive", None, "an archive, which keeps what left")
         return self._archive
 
     def deliver(self) -> None:
@@ -420,7 +420,8 @@ class ReducingSaver(ForwardingSaver):
         names (the newest by default). `page_size` archived messages are read at once.
         """
         found = self.get_tuple(config)
-        archive, newest, state = self._line(found, channel)
+        archive, state = self._named_archive(), self._held(found, channel)
+        newest = line_segments(found, archive, super().get_tuple).get(channel)
         thread = key_of(config).thread
         return transcript(archive, self.serde, thread, newest, state, page_size=page_size)
 
@@ -429,20 +430,16 @@ class ReducingSaver(ForwardingSaver):
     ) -> AsyncIterator[Any]:
         """Yield every message of a thread ever, as `transcript` does."""
         found = await self.aget_tuple(config)
-        archive, newest, state = self._line(found, channel)
+        archive, state = self._named_archive(), self._held(found, channel)
+        newest = (await aline_segments(found, archive, super().aget_tuple)).get(channel)
         thread = key_of(config).thread
         pages = atranscript(archive, self.serde, thread, newest, state, page_size=page_size)
         async for message in pages:
             yield message
 
-    def _line(
-        self, found: CheckpointTuple | None, channel: str
-    ) -> tuple[Archive, str | None, builtins.list[Any]]:
-        if self._archive is None:
-            raise ConfigurationError("archive", None, "an archive, to have a transcript")
+    def _held(self, found: CheckpointTuple | None, channel: str) -> builtins.list[Any]:
         held = read(found.checkpoint, self._place(channel)) if found else None
-        state = held if isinstance(held, builtins.list) else []
-        return self._archive, newest_segment(found, channel), state
+        return held if isinstance(held, builtins.list) else []
 
     def _place(self, channel: str) -> Place:
         if channel not in self._setting.places:
@@ -537,10 +534,12 @@ class ReducingSaver(ForwardingSaver):
             self._ahead.forget_thread(thread)
 
     def _trace(self, config: RunnableConfig) -> Trace:
-        return find_trace(self._lineage, super().get_tuple, config, self._setting)
+        return find_trace(self._lineage, super().get_tuple, config, self._setting, self._archive)
 
     async def _atrace(self, config: RunnableConfig) -> Trace:
-        return await afind_trace(self._lineage, super().aget_tuple, config, self._setting)
+        return await afind_trace(
+            self._lineage, super().aget_tuple, config, self._setting, self._archive
+        )
 
     def _folded(self, config: RunnableConfig, offered: Reduction) -> Folded:
         reducer, deltas = self._messages_reducer, self._deltas(config, offered)
@@ -749,7 +748,7 @@ class ReducingSaver(ForwardingSaver):
         """Remember a checkpoint that was loaded; tell whether its pending writes need cleaning."""
         key, said = key_of(found.config), traced(found, self._setting)
         known = self._lineage.find(key)
-        if known is not None and said.segments != known.segments:
+        if known is not None and said.segments and said.segments != known.segments:
             # A job has reduced the stored checkpoint meanwhile: its line goes on from there.
             self._lineage.remember(key, replace(said, evicted=known.evicted))
         self._lineage.learn(key, said)

@@ -44,6 +44,16 @@ def test_archive_and_state_are_printed_in_order(made: Database, cli: Callable[..
     assert [line.strip() for line in lines[1:-1:2]] == [text.strip() for text in everything()]
 
 
+def test_the_archive_is_found_over_a_turn_of_a_bare_saver(
+    made: Database, cli: Callable[..., Any]
+) -> None:
+    with made.saver() as inner:
+        chat(inner, "t", 1, start=TURNS)
+    ran = cli("transcript", made.dsn, "t")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines()[:2] == ["1 human", "  question 0"]
+
+
 @pytest.mark.parametrize("page_size", [1, 3, 1000])
 def test_json_is_one_document_that_langchain_reads(
     made: Database, cli: Callable[..., Any], page_size: int
