@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -59,7 +59,7 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._looked: OrderedDict[str, None] = OrderedDict()
-        self._failed: dict[str, dict[str, Segment]] = {}
+        self._failed: OrderedDict[str, dict[str, Segment]] = OrderedDict()
         self._running: dict[str, dict[str, frozenset[str]]] = {}
 
     def looked(self, thread: str) -> bool:
@@ -73,6 +73,11 @@ class Ledger:
             self._looked[thread] = None
             if len(self._looked) > _MOST_THREADS:
                 self._looked.popitem(last=False)
+
+    def unlook(self, thread: str) -> None:
+        """Have the archive asked about this thread again, at its next put."""
+        with self._lock:
+            self._looked.pop(thread, None)
 
     def retries(self, thread: str) -> list[Segment]:
         """Take the segments whose hooks failed."""
@@ -92,7 +97,7 @@ class Ledger:
                 if segment.id in running:
                     continue
                 if any(_whos(segment) & told for told in running.values()):
-                    self._failed.setdefault(segment.thread, {})[segment.id] = segment
+                    self._fail(segment)
                     continue
                 running[segment.id] = _whos(segment)
                 fresh.append(segment)
@@ -112,7 +117,27 @@ class Ledger:
             if not running:
                 del self._running[segment.thread]
             if failed:
-                self._failed.setdefault(segment.thread, {})[segment.id] = segment
+                self._fail(segment)
+
+    def postpone(self, segments: Iterable[Segment]) -> None:
+        """Note segments that whoever was about to hand them over could not: it was cancelled."""
+        with self._lock:
+            for segment in segments:
+                running = self._running.get(segment.thread, {})
+                running.pop(segment.id, None)
+                if not running:
+                    self._running.pop(segment.thread, None)
+                self._fail(segment)
+
+    def _fail(self, segment: Segment) -> None:
+        """Have a segment handed over at its thread's next put; of many threads, the archive knows.
+
+        Hooks may fail for days.
+        """
+        self._failed.setdefault(segment.thread, {})[segment.id] = segment
+        if len(self._failed) > _MOST_THREADS:
+            thread, _ = self._failed.popitem(last=False)
+            self._looked.pop(thread, None)
 
     def forget_thread(self, thread: str) -> None:
         """Forget a thread that was deleted."""
@@ -161,6 +186,9 @@ class Delivery:
                 self.ledger.look(thread)
         except Exception as error:
             _log_failure(thread, error)
+        except BaseException:
+            self.ledger.postpone(due)
+            raise
         self._deliver(due)
 
     async def aafter_put(self, thread: str, leaves: Sequence[Leave], load: LoadAsync) -> None:
@@ -179,7 +207,17 @@ class Delivery:
                 self.ledger.look(thread)
         except Exception as error:
             _log_failure(thread, error)
+        except BaseException:
+            self.ledger.postpone(due)
+            raise
         await self._adeliver(due)
+
+    def doubt(self, thread: str) -> None:
+        """Note that a put failed or was cancelled, and may have stored its checkpoint all the same.
+
+        What left in it is found in the archive then, at the thread's next put.
+        """
+        self.ledger.unlook(thread)
 
     def deliver(self, load: Load) -> None:
         """Deliver what waits of all threads."""
@@ -189,6 +227,9 @@ class Delivery:
                 due += self._named(thread, load)
             except Exception as error:
                 _log_failure(thread, error)
+            except BaseException:
+                self.ledger.postpone(due)
+                raise
             self._deliver(due)
 
     async def adeliver(self, load: LoadAsync) -> None:
@@ -199,6 +240,9 @@ class Delivery:
                 due += await self._anamed(thread, load)
             except Exception as error:
                 _log_failure(thread, error)
+            except BaseException:
+                self.ledger.postpone(due)
+                raise
             await self._adeliver(due)
 
     def _again(self, thread: str) -> list[Segment]:
@@ -214,7 +258,8 @@ class Delivery:
 
     def _deliver(self, due: Sequence[Segment]) -> None:
         archive = _there(self.archive)
-        for segment in self.ledger.start(due):
+        started = self.ledger.start(due)
+        for place, segment in enumerate(started):
             try:
                 entries = archive.read(segment.thread, asked_keys(segment))
                 told = archive.told(segment.thread, segment.keys)
@@ -222,10 +267,14 @@ class Delivery:
             except Exception as error:
                 self.ledger.finish(segment, failed=True)
                 _log_failure(segment.thread, error)
+            except BaseException:  # the run was cancelled, or the program is interrupted
+                self.ledger.postpone(started[place:])
+                raise
 
     async def _adeliver(self, due: Sequence[Segment]) -> None:
         archive = _there(self.archive)
-        for segment in self.ledger.start(due):
+        started = self.ledger.start(due)
+        for place, segment in enumerate(started):
             try:
                 entries = await archive.aread(segment.thread, asked_keys(segment))
                 told = await archive.atold(segment.thread, segment.keys)
@@ -233,6 +282,9 @@ class Delivery:
             except Exception as error:
                 self.ledger.finish(segment, failed=True)
                 _log_failure(segment.thread, error)
+            except BaseException:  # the run was cancelled, or the program is interrupted
+                self.ledger.postpone(started[place:])
+                raise
 
     def _named(self, thread: str, load: Load) -> list[Segment]:
         """Return the waiting segments of a thread that a stored checkpoint names."""
@@ -285,7 +337,9 @@ class Delivery:
         for hook in self._plain():
             try:
                 await atell(hook, eviction)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled():
+                    raise
                 errors.append(error)
                 self._failed(hook, parcel, error)
         return self._settled(parcel, eviction, errors)
@@ -361,6 +415,12 @@ class _Join:
             except Exception as error:
                 self._delivery.ledger.finish(self._parcel.segment, failed=True)
                 _log_failure(self._parcel.segment.thread, error)
+
+
+def _is_cancelled() -> bool:
+    """Tell whether it is this task that is cancelled, and not only something that a hook awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _config(segment: Segment, *, head: bool = False) -> RunnableConfig:

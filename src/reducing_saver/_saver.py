@@ -244,7 +244,11 @@ class ReducingSaver(ForwardingSaver):
             raise
         except Exception as error:
             step = self._failed(config, step, error)
-        stored = super().put(config, step.checkpoint, step.metadata, step.new_versions)
+        try:
+            stored = super().put(config, step.checkpoint, step.metadata, step.new_versions)
+        except BaseException:
+            self._delivery.doubt(key_of(config).thread)
+            raise
         self._remember(config, step)
         self._tidy(config, step)
         self._delivery.after_put(key_of(config).thread, step.leaves, super().get_tuple)
@@ -268,7 +272,11 @@ class ReducingSaver(ForwardingSaver):
             raise
         except Exception as error:
             step = self._failed(config, step, error)
-        stored = await super().aput(config, step.checkpoint, step.metadata, step.new_versions)
+        try:
+            stored = await super().aput(config, step.checkpoint, step.metadata, step.new_versions)
+        except BaseException:
+            self._delivery.doubt(key_of(config).thread)
+            raise
         self._remember(config, step)
         self._tidy(config, step)
         await self._delivery.aafter_put(key_of(config).thread, step.leaves, super().aget_tuple)

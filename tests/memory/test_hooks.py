@@ -296,6 +296,153 @@ def test_a_hook_never_hurts_the_put(error: Any) -> None:
     assert saver.stats().delivery_failures >= 2
 
 
+@pytest.mark.parametrize("house", ["memory-async", "aiosqlite-async"], indirect=True)
+def test_an_async_hook_that_awaits_what_is_cancelled_is_called_again(house: House) -> None:
+    told, failures = Told(), [1]
+
+    async def hook(eviction: Eviction) -> None:
+        if failures:
+            failures.clear()
+            raise asyncio.CancelledError
+        told(eviction)
+
+    config = thread_config()
+    saver = house.saver(AT_ONCE, on_evict=[hook])
+    play(house, saver, config, *"abcd")
+    assert told.ids == evicted(house, config)
+    assert (saver.stats().delivery_failures, saver.stats().delivery_retries) == (1, 1)
+
+
+@pytest.mark.parametrize("where", ["hook", "read", "told", "mark_delivered", "undelivered"])
+def test_who_is_cancelled_while_hooks_are_told_leaves_them_to_the_next_put(where: str) -> None:
+    """One loop of a program ends, and cancels what still runs there; another goes on."""
+    told = Told()
+    hangs = [where]
+    began: asyncio.Event
+
+    async def hang(name: str) -> None:
+        if name in hangs:
+            began.set()
+            await asyncio.Event().wait()
+
+    class Hanging(StoreArchive):
+        async def aread(self, thread: str, keys: Any) -> Any:
+            await hang("read")
+            return await super().aread(thread, keys)
+
+        async def atold(self, thread: str, keys: Any) -> Any:
+            await hang("told")
+            return await super().atold(thread, keys)
+
+        async def amark_delivered(self, thread: str, segment: str, keys: Any) -> None:
+            await hang("mark_delivered")
+            await super().amark_delivered(thread, segment, keys)
+
+        async def aundelivered(self, thread: str) -> Any:
+            await hang("undelivered")
+            return await super().aundelivered(thread)
+
+    async def hook(eviction: Eviction) -> None:
+        await hang("hook")
+        told(eviction)
+
+    archive = Hanging(InMemoryStore())
+    saver = ReducingSaver(InMemorySaver(), AT_ONCE, archive=archive, on_evict=[hook])
+    graph = talk().compile(checkpointer=saver)
+    config = thread_config()
+
+    async def cut_off() -> None:
+        nonlocal began
+        began = asyncio.Event()
+        running = asyncio.create_task(runs("ab"))
+        await began.wait()
+        running.cancel()  # and what it has begun is cancelled with the loop
+
+    async def runs(labels: str) -> None:
+        for label in labels:
+            await graph.ainvoke(ask(label), config)
+
+    asyncio.run(cut_off())
+    hangs.clear()
+    asyncio.run(runs("cd"))
+    log = saver.inner.get(config)["channel_values"]["log"]  # type: ignore[index]
+    assert list(dict.fromkeys(told.ids)) == log[:-2]
+    twice = len(told.ids) - len(log[:-2])
+    assert bool(twice) == (where == "mark_delivered"), "told, and not acknowledged: told again"
+    assert saver._delivery.ledger._running == {}
+
+
+def test_who_interrupts_a_hook_leaves_it_to_the_next_put() -> None:
+    told, interrupts = Told(), [1]
+
+    def hook(eviction: Eviction) -> None:
+        if interrupts:
+            interrupts.clear()
+            raise KeyboardInterrupt
+        told(eviction)
+
+    archive = StoreArchive(InMemoryStore())
+    saver = ReducingSaver(InMemorySaver(), AT_ONCE, archive=archive, on_evict=[hook])
+    graph = talk().compile(checkpointer=saver)
+    config = thread_config()
+    graph.invoke(ask("a"), config)
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(ask("b"), config)
+    for label in "cd":
+        graph.invoke(ask(label), config)
+    assert told.ids == saver.inner.get(config)["channel_values"]["log"][:-2]  # type: ignore[index]
+
+
+class Lossy(InMemorySaver):
+    """Store what evicts, and then fail: as where the connection ends between commit and answer."""
+
+    lost = False
+
+    def put(self, *given: Any) -> Any:
+        stored = super().put(*given)
+        if self.lost and given[2].get("reducing_saver"):
+            self.lost = False
+            raise ConnectionError("lost")
+        return stored
+
+    async def aput(self, *given: Any) -> Any:
+        return self.put(*given)
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
+def test_a_put_that_failed_after_it_was_stored_tells_at_the_next(house: House) -> None:
+    told, inner = Told(), Lossy()
+    config = thread_config()
+    saver = house.saver(AT_ONCE, on_evict=[told], inner=inner)
+    play(house, saver, config, "a")
+    inner.lost = True
+    with pytest.raises(ConnectionError):
+        play(house, saver, config, "b")
+    assert told.ids == []
+    play(house, saver, config, *"cd")
+    log = house.door.get_tuple(inner, config).checkpoint["channel_values"]["log"]
+    assert told.ids == log[:-2]
+
+
+def test_of_many_threads_with_hooks_that_fail_the_archive_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reducing_saver._delivery._MOST_THREADS", 3)
+    told = Told(failures=1_000)
+    archive = StoreArchive(InMemoryStore())
+    saver = ReducingSaver(InMemorySaver(), AT_ONCE, archive=archive, on_evict=[told])
+    graph = talk().compile(checkpointer=saver)
+    configs = [thread_config() for _ in range(8)]
+    for config in configs:
+        for label in "ab":
+            graph.invoke(ask(label), config)
+    assert len(saver._delivery.ledger._failed) == 3, "hooks may fail for days"
+    told.failures = 0
+    for config in configs:
+        graph.invoke(ask("c"), config)
+    assert Counter(told.ids) == dict.fromkeys(["h.a", "a.a.1", "h.b", "a.b.4"], 8)
+
+
 class Unsteady(StoreArchive):
     """An archive that cannot be read now and then."""
 
