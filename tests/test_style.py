@@ -44,6 +44,7 @@ LAYERS = [
     "_counts",
     "_segment",
     "_stores",
+    "_forks",
     "_archive",
     "_line",
     "_hooks",

@@ -16,6 +16,7 @@ from contextvars import Context
 from typing import NamedTuple
 
 from ._counts import Counts
+from ._forks import renew_in_forks
 from ._segment import entry_key
 from ._summary import Summarised, Summary
 from .engine.messages import Message, identifier
@@ -109,6 +110,11 @@ class Ahead:
         self.summary = summary
         self.workers = workers
         self._counts = counts
+        self.renew()
+        renew_in_forks(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked process: what is on its way in another one never comes here."""
         self._lock = threading.Lock()
         self._jobs: OrderedDict[Line, list[Job]] = OrderedDict()
         self._waiting: deque[Job] = deque()
@@ -140,17 +146,22 @@ class Ahead:
             self._jobs.move_to_end(line)
             self._waiting.append(job)
             self._shrink(jobs)
-            # After a fork of the process none of them is alive.
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             if len(self._threads) < self.workers:
-                # Threads of newer Python versions may inherit a context.
-                thread = threading.Thread(
-                    target=Context().run, args=(self._work,), name="reducing_saver-ahead"
-                )
-                thread.daemon = True
-                self._threads.append(thread)
-                thread.start()
+                self._start(job)
         return job
+
+    def _start(self, job: Job) -> None:
+        # Threads of newer Python versions may inherit a context.
+        thread = threading.Thread(
+            target=Context().run, args=(self._work,), name="reducing_saver-ahead", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the process may have no more
+            self._drop(job)
+            raise
+        self._threads.append(thread)
 
     def drop(self, jobs: Iterable[object]) -> None:
         """Forget summaries that were used or have failed."""
@@ -196,9 +207,9 @@ class Ahead:
             except BaseException as error:  # whatever it is, the worker goes on
                 logger.warning("a summary failed: %s", type(error).__name__)
             seconds, calls = time.perf_counter() - started, made.calls if made else None
-            self._counts.add_summary(job.line.channel, seconds, calls)
             with self._lock:
                 job.settle(made)
+            self._counts.add_summary(job.line.channel, seconds, calls)
 
     def _next(self) -> Job | None:
         """Take what waits longest; where nothing does, the worker ends."""

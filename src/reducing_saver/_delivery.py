@@ -16,6 +16,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ._archive import Archive, Entry
 from ._counts import Counts
+from ._forks import renew_in_forks
 from ._hooks import Background, Eviction, Hook, atell, name_of, tell
 from ._line import Load, LoadAsync, aline_segments, line_segments
 from ._segment import Leave, Segment
@@ -57,6 +58,11 @@ class Ledger:
     """Remember in this process which segments wait, run or failed. Safe to use from threads."""
 
     def __init__(self) -> None:
+        self.renew()
+        renew_in_forks(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked process, which asks the archive as any other does."""
         self._lock = threading.Lock()
         self._looked: OrderedDict[str, None] = OrderedDict()
         self._failed: OrderedDict[str, dict[str, Segment]] = OrderedDict()

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ._errors import ConfigurationError
+from ._forks import renew_in_forks
 from ._segment import Why
 from ._stores import loop_beside, run_on, runs_on_loop
 
@@ -122,10 +123,16 @@ class Background:
         self.workers = workers
         self._queue: queue.Queue[tuple[Eviction, Callable[[BaseException | None], None]] | None]
         self._queue = queue.Queue(max_pending)
+        self._closed = False
+        self.renew()
+        renew_in_forks(self)
+        _open.add(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked process; what is pending is told by the one that it is from."""
+        self._queue = queue.Queue(self._queue.maxsize)
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._closed = False
-        _open.add(self)
 
     def __call__(self, eviction: Eviction) -> None:
         """Run the hook now, as a plain hook."""
@@ -138,8 +145,8 @@ class Background:
                 return False
             if len(self._threads) < self.workers:
                 thread = threading.Thread(target=self._work, daemon=True)
+                thread.start()  # raises where the process may have no more
                 self._threads.append(thread)
-                thread.start()
         try:
             self._queue.put_nowait((eviction, done))
         except queue.Full:

@@ -925,6 +925,86 @@ def test_a_program_that_ends_tells_first_what_is_pending(tmp_path: Path, door: s
     assert {event.segment for event in told.events} <= {segment for segment, _ in found}
 
 
+FORKING = """
+import os, sys, threading, time
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from memory.houses import Listing, ask, ids, summaries, talk, thread_config
+from reducing_saver import Background, ReducingSaver, StoreArchive, Summary, Window
+
+gate, told, window = threading.Event(), [], Window(("messages", 2), ("messages", 4))
+
+def hook(eviction):
+    gate.wait()
+    told.extend(m.id for m in eviction.messages)
+
+class Slow(Listing):
+    def __call__(self, messages, previous):
+        gate.wait()
+        return super().__call__(messages, previous)
+
+what = sys.argv[1]
+options = {"on_evict": [Background(hook)]}
+if what == "summary":
+    summary = Summary(Slow(), max_tokens=9_999, max_input_tokens=99_999, background=True)
+    options = {"summary": summary}
+archive = StoreArchive(InMemoryStore())
+saver = ReducingSaver(InMemorySaver(), window, archive=archive, **options)
+graph = talk().compile(checkpointer=saver)
+config = thread_config()
+
+def play(labels):
+    for label in labels:
+        graph.invoke(ask(label), config)
+
+play("abc")
+child = os.fork()
+if child == 0:
+    gate.set()
+    if what == "summary":
+        play("d")
+        while saver.stats().summaries < 1:
+            time.sleep(0.01)
+        play("e")
+        messages = saver.inner.get(config)["channel_values"]["messages"]
+        print(summaries(messages)[0].split()[-6:], len(ids(messages)), flush=True)
+    else:
+        play("de")
+        saver.close()
+        print(told, flush=True)
+    sys.exit()  # and what is registered to be done at the end is done
+_, status = os.waitpid(child, 0)
+gate.set()
+saver.close()
+print("parent", len(told), status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+@pytest.mark.parametrize("what", ["hook", "summary"])
+def test_a_forked_process_does_what_it_begins_and_ends(what: str) -> None:
+    """None of its parent's threads is alive in it: it neither waits for them nor leaves to them."""
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join(
+        [str(tests.parent / "src"), str(tests), os.environ.get("PYTHONPATH", "")]
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING, what],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    child, parent = ran.stdout.splitlines()
+    names = ["h.a", "a.a.1", "h.b", "a.b.4", "h.c", "a.c.7", "h.d", "a.d.10"]
+    if what == "hook":
+        assert (child, parent) == (str(names), "parent 4 0")
+    else:
+        assert (child, parent) == (f"{names[:6]} 4", "parent 0 0")
+
+
 def test_many_threads_at_once(house: House) -> None:
     """Puts from many threads of a pool, or tasks of a loop: each message once."""
     told = Told()
