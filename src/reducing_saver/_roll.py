@@ -181,18 +181,25 @@ def _begun(
 ) -> Step:
     """Return a step that keeps its messages, and see that a summary of them is being made."""
     line, when = _line(proposal.offer, step), proposal.when
+    if step.told and (used := _made_ahead(proposal, step, roll)).used is not None:
+        return used  # of what hooks were told last, which only the archive knew
     job = ahead.begun(line, step.left, previous)
     if job is not None and job.failed:
         ahead.drop([job])
         if roll.summary.on_failure == "evict" or _is_large(step, roll.window):
             return step
         if when is not When.REST:
-            return step.kept_back(patience(roll.window))
+            return _kept(step, patience(roll.window))
         job = None
     if job is None:
         leaving, length = step.summarisable(), len(step.left)
         job = ahead.begin(line, leaving, previous, length=length)
-    return step if _is_late(job, step, roll.window, when) else step.kept_back()
+    return step if _is_late(job, step, roll.window, when) else _kept(step)
+
+
+def _kept(step: Step, patience: int = 0) -> Step:
+    """Return the step with nothing evicted, and with what hooks were told last."""
+    return replace(step.kept_back(patience), told=step.told)
 
 
 def _is_late(job: Job | None, step: Step, window: Window, when: When) -> bool:

@@ -621,6 +621,27 @@ def test_hooks_alone_are_told_a_summary_that_rolls(house: House, gate: Gate) -> 
 
 
 @pytest.mark.parametrize("house", MEMORY, indirect=True)
+@pytest.mark.parametrize("forgets", [False, True], ids=["once", "at every put"])
+def test_hooks_alone_are_told_a_summary_that_another_process_began(
+    house: House, gate: Gate, forgets: bool
+) -> None:
+    """What hooks were told last is known to the archive alone, also where a lineage is forgotten."""
+    told = Told()
+    config = thread_config()
+    for half in ("first", "second"):
+        saver = house.saver(WINDOW, summary=gate.summary(place="hooks"), on_evict=[told])
+        for i in range(14):
+            play(house, saver, config, f"{half}{i}")
+            settled(saver, gate)
+            if forgets:
+                saver._lineage.forget_thread(config["configurable"]["thread_id"])
+        assert len(house.state(config)["messages"]) <= 12
+    texts = [event.summary.split() for event in told.events if event.summary]
+    assert len(texts) >= 4
+    assert texts[-1] == told.ids == house.state(config)["log"][: len(told.ids)]
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
 def test_a_call_has_nothing_of_the_users_context(house: House) -> None:
     mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="unset")
     seen: list[str] = []
