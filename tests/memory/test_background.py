@@ -629,6 +629,7 @@ def test_hooks_alone_are_told_a_summary_that_another_process_began(
     told = Told()
     config = thread_config()
     for half in ("first", "second"):
+        gate.calls.clear()
         saver = house.saver(WINDOW, summary=gate.summary(place="hooks"), on_evict=[told])
         for i in range(14):
             play(house, saver, config, f"{half}{i}")
