@@ -20,6 +20,9 @@ from ._segment import entry_key
 from .engine.messages import Message, identifier
 
 
+MOST_OWED = 8
+
+
 class History(Protocol):
     """Read the writes of delta channels, as a saver does."""
 
@@ -233,6 +236,19 @@ def misses(offered: Reduction, parent: Trace, setting: Setting) -> bool:
         if isinstance(messages, list) and lacks(messages, held):
             return True
     return False
+
+
+def owed_by(
+    key: CheckpointKey, offered: Reduction, parent: Trace, setting: Setting
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the ids of checkpoints that hold what the graph removed: for this put, and for later.
+
+    While an archive fails they become more and more, and each is a list to load.
+    """
+    owed = parent.owed
+    if key.checkpoint and misses(offered, parent, setting):
+        owed = (*owed, key.checkpoint)
+    return owed[:MOST_OWED], owed[MOST_OWED:]
 
 
 def stored_before(found: Sequence[CheckpointTuple | None], setting: Setting) -> tuple[Stored, ...]:

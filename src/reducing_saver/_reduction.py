@@ -87,8 +87,9 @@ class Offer:
 
     `folded` are the lists of delta channels, which a checkpoint does not carry; `readmitted` is
     what the writes that made this checkpoint keep on purpose; `stored_before` are lists that hold
-    messages the graph has removed since, of the parent and of checkpoints before it; `archived`
-    are ids that this line has evicted in another process.
+    messages the graph has removed since, of the parent and of checkpoints before it; `owed` are
+    more of them, for later puts, and `owed_next` the lists of the first of those; `archived` are
+    ids that this line has evicted in another process.
     """
 
     checkpoint: Checkpoint
@@ -100,6 +101,8 @@ class Offer:
     folded: Mapping[str, list[Message]] = field(default_factory=dict)
     readmitted: Mapping[str, frozenset[str | int]] = field(default_factory=dict)
     stored_before: Sequence[Stored] = ()
+    owed: tuple[str, ...] = ()
+    owed_next: Sequence[Stored] = ()
     archived: Mapping[str, frozenset[str]] = field(default_factory=dict)
     thread: str = ""
     memory_namespace: tuple[str, ...] = ()
@@ -264,6 +267,9 @@ def carried(offered: Reduction, parent: Trace, setting: Setting) -> Reduction:
     checkpoint = offered.checkpoint
     before = None if at_rest(checkpoint) else parent.recorded
     record = Record(before=before, segments=parent.segments, owed=parent.owed)
+    held = dict[str, frozenset[str]]()
+    with contextlib.suppress(Exception):  # the list may be what reducing has just failed on
+        held = _held(checkpoint, setting) if setting.archives_removed else {}
     trace = Trace(
         recorded=record.before,
         segments=record.segments,
@@ -272,6 +278,7 @@ def carried(offered: Reduction, parent: Trace, setting: Setting) -> Reduction:
         versions=versions_of(checkpoint, setting.places),
         state=state_of(checkpoint),
         elsewhere=bool(record.segments),
+        held=held,
         interrupts_seen=interrupts_seen(checkpoint),
     )
     metadata = record.written(offered.metadata) if record else offered.metadata
@@ -290,7 +297,7 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
         if name in offer.archived:
             line = line.plus_ids(offer.archived[name])
         line = _readmit(line, messages, offer.readmitted.get(name, ()))
-        removed = _removed(offer.stored_before, name, messages)
+        removed = _removed(offer, name, messages)
         left = _with_known_summary(offer, name, messages, line.without(messages))
         step = Step(name, place, messages, left, line, removed=removed)
         if setting.excerpt is not None:
@@ -360,11 +367,16 @@ def _offered(offer: Offer, name: str, place: Place) -> list[Message] | None:
     return value if isinstance(value, list) else None
 
 
-def _removed(before: Sequence[Stored], name: str, messages: list[Message]) -> tuple[Removed, ...]:
-    """Return what is in lists of stored checkpoints and no longer here, each message once."""
+def _removed(offer: Offer, name: str, messages: list[Message]) -> tuple[Removed, ...]:
+    """Return what is in lists of stored checkpoints and no longer here, each message once.
+
+    What the next one that is owed holds too was removed after it, and is archived with it.
+    """
     found = list[Removed]()
-    seen = set(ids(messages)) if before else set[str]()
-    for stored in before:
+    seen = set(ids(messages)) if offer.stored_before else set[str]()
+    for later in offer.owed_next:
+        seen |= ids(later.lists.get(name, []))
+    for stored in offer.stored_before:
         held = stored.lists.get(name, [])
         gone = [
             place
@@ -562,7 +574,7 @@ def _once(messages: Sequence[Message], positions: Sequence[int]) -> list[int]:
 
 def _record(offer: Offer, when: When, steps: Sequence[Step], segments: Mapping[str, str]) -> Record:
     """Return what the checkpoint carries; at rest nothing for pending writes, there are none."""
-    owed = tuple(dict.fromkeys(checkpoint for step in steps for checkpoint in step.owed))
+    owed = (*dict.fromkeys([*(one for step in steps for one in step.owed), *offer.owed]),)
     if when is When.REST:
         return Record(segments=segments, owed=owed)
     evicted = {
@@ -615,6 +627,11 @@ def versions_of(checkpoint: Checkpoint, places: Mapping[str, Place]) -> dict[str
 def ids(messages: Iterable[Message]) -> frozenset[str]:
     """Return the ids of messages that have one; a summary is nobody's message."""
     return frozenset(own for m in messages if (own := identifier(m)) and not is_summary(m))
+
+
+def _held(checkpoint: Checkpoint, setting: Setting) -> dict[str, frozenset[str]]:
+    lists = {name: read(checkpoint, place) for name, place in setting.places.items()}
+    return {name: ids(value) for name, value in lists.items() if isinstance(value, list)}
 
 
 def lacks(messages: list[Message], held: frozenset[str]) -> bool:

@@ -55,6 +55,7 @@ from ._lookup import (
     fold_lists,
     key_of,
     misses,
+    owed_by,
     resent,
     stored_before,
     traced,
@@ -650,9 +651,11 @@ class ReducingSaver(ForwardingSaver):
             if self._archive is not None
         }
         load = super().get_tuple
-        before = [load(at(config, one)) for one in parent.owed]
-        before += [load(config)] if misses(offered, parent, setting) else []
-        return self._offered(config, offered, parent, folded, before, archived)
+        owed, later = owed_by(key, offered, parent, setting)
+        before = stored_before([load(at(config, one)) for one in owed], setting)
+        after = stored_before([load(at(config, one)) for one in later[:1]], setting)
+        offer = self._offered(config, offered, parent, folded, archived)
+        return replace(offer, stored_before=before, owed=later, owed_next=after)
 
     async def _aoffer(self, config: RunnableConfig, offered: Reduction) -> Offer:
         key, setting = key_of(config), self._setting
@@ -664,9 +667,11 @@ class ReducingSaver(ForwardingSaver):
             if self._archive is not None
         }
         load = super().aget_tuple
-        before = [await load(at(config, one)) for one in parent.owed]
-        before += [await load(config)] if misses(offered, parent, setting) else []
-        return self._offered(config, offered, parent, folded, before, archived)
+        owed, later = owed_by(key, offered, parent, setting)
+        before = stored_before([await load(at(config, one)) for one in owed], setting)
+        after = stored_before([await load(at(config, one)) for one in later[:1]], setting)
+        offer = self._offered(config, offered, parent, folded, archived)
+        return replace(offer, stored_before=before, owed=later, owed_next=after)
 
     def _offered(
         self,
@@ -674,7 +679,6 @@ class ReducingSaver(ForwardingSaver):
         offered: Reduction,
         parent: Trace,
         folded: Folded,
-        before: Sequence[CheckpointTuple | None],
         archived: Mapping[str, frozenset[str]],
     ) -> Offer:
         key = key_of(config)
@@ -687,7 +691,6 @@ class ReducingSaver(ForwardingSaver):
             next_version=self.inner.get_next_version,
             folded=folded,
             readmitted=self._lineage.readmitted(key),
-            stored_before=stored_before(before, self._setting),
             archived=archived,
             thread=key.thread,
             memory_namespace=self._memory_namespace(config),
@@ -732,9 +735,20 @@ class ReducingSaver(ForwardingSaver):
         # removed from it is looked for at the next put.
         key = key_of(config)
         parent = self._lineage.find(key) or Trace()
-        if self._setting.archives_removed and key.checkpoint and key.checkpoint not in parent.owed:
+        if self._may_owe(config, offered) and key.checkpoint not in parent.owed:
             parent = replace(parent, owed=(*parent.owed, key.checkpoint))
         return replace(carried(offered, parent, self._setting), done=failed)
+
+    def _may_owe(self, config: RunnableConfig, offered: Reduction) -> bool:
+        """Tell whether the parent may hold what the graph has removed from a list."""
+        key = key_of(config)
+        if not (self._setting.archives_removed and key.checkpoint):
+            return False
+        known = self._lineage.find(key)
+        try:
+            return known is None or misses(offered, known, self._setting)
+        except Exception:  # the list may be what reducing has just failed on
+            return True
 
     def _report_failure(self, config: RunnableConfig, error: Exception) -> None:
         if self.strict:

@@ -625,7 +625,7 @@ def test_hooks_alone_are_told_a_summary_that_rolls(house: House, gate: Gate) -> 
 def test_hooks_alone_are_told_a_summary_that_another_process_began(
     house: House, gate: Gate, forgets: bool
 ) -> None:
-    """What hooks were told last is known to the archive alone, also where a lineage is forgotten."""
+    """What hooks were told last only the archive knows, also where a lineage is forgotten."""
     told = Told()
     config = thread_config()
     for half in ("first", "second"):

@@ -46,7 +46,15 @@ from memory.houses import (
 )
 from savers.scenarios import SCENES, Scene, Stage, brief, checkpoints, key, namespace, read
 
-from reducing_saver import Discard, ReducingSaver, StoreArchive, Summary, Window
+from reducing_saver import (
+    Discard,
+    ForwardingSaver,
+    ReducingSaver,
+    StoreArchive,
+    Summary,
+    Window,
+)
+from reducing_saver._lookup import MOST_OWED
 from reducing_saver.engine import problems
 from reducing_saver.engine.messages import is_summary
 
@@ -326,6 +334,103 @@ def test_what_was_removed_while_a_put_failed_is_archived_later(house: House) -> 
     broken.clear()
     house.door.invoke(graph, ask("2"), config)
     assert ids(house.transcript(saver, config)) == house.state(config)["log"]
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
+@pytest.mark.parametrize("how", ["failed", "switched off", "switched off, another process"])
+def test_what_is_removed_after_a_put_that_stored_all_is_archived(house: House, how: str) -> None:
+    broken: list[bool] = []
+
+    def pinned(message: Any) -> bool:
+        if broken:
+            raise ValueError("secret")
+        return False
+
+    window = Window(("messages", 1), ("messages", 2), ("messages", 3), pinned=pinned)
+    if how != "failed":
+        window = Window(("messages", 40))
+    saver = house.saver(window, strict=False)
+    config = thread_config()
+
+    def turn(label: str, *, whole: bool) -> None:
+        """Have the draft stored in one put, and removed in another."""
+        nonlocal saver
+        graph = tidying().compile(checkpointer=saver, interrupt_before=["remove"])
+        if whole:
+            broken.append(True)
+            saver.enabled = how == "failed"
+        house.door.invoke(graph, ask(label), config)
+        broken.clear()
+        saver.enabled = True
+        if "another" in how:
+            saver = house.saver(window)
+            graph = tidying().compile(checkpointer=saver)
+        house.door.invoke(graph, None, config)
+
+    turn("0", whole=False)
+    turn("1", whole=True)
+    assert bool(saver.stats().total.failures) == (how == "failed")
+    turn("2", whole=False)
+    assert ids(house.transcript(saver, config)) == house.state(config)["log"]
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
+def test_puts_that_fail_owe_nothing_that_was_not_removed(house: House) -> None:
+    window = Window(("messages", 1), ("messages", 2), ("messages", 3), pinned=lambda m: 1 / 0)
+    saver = house.saver(window, strict=False)
+    config = thread_config()
+    play(house, saver, config, *"abcdef")
+    assert saver.stats().total.failures > 6
+    records = [one.metadata.get("reducing_saver", {}) for one in house.checkpoints(name_of(config))]
+    assert not any("owed" in record for record in records)
+
+
+@pytest.mark.parametrize("house", [*MEMORY, "sqlite-sync", "postgres-sync"], indirect=True)
+@pytest.mark.parametrize("another", [False, True], ids=["same process", "another process"])
+def test_a_put_reads_few_lists_while_an_archive_fails_for_long(house: House, another: bool) -> None:
+    """A graph that removes something in every run owes a list for each; a put reads a few."""
+    told, loads = Told(), [0]
+
+    class Counting(ForwardingSaver):
+        def get_tuple(self, config: Any) -> Any:
+            loads[0] += 1
+            return super().get_tuple(config)
+
+        async def aget_tuple(self, config: Any) -> Any:
+            loads[0] += 1
+            return await super().aget_tuple(config)
+
+    archive, inner = Noting(house.store, []), Counting(house.inner)
+    window, config = Window(("messages", 400)), thread_config()
+    options: dict[str, Any] = {"archive": archive, "on_evict": [told], "inner": inner}
+    saver = house.saver(window, **options)
+
+    def turn(label: str) -> None:
+        nonlocal saver
+        house.door.invoke(tidying().compile(checkpointer=saver), ask(label), config)
+        if another:
+            saver = house.saver(window, **options)
+
+    def owed() -> int:
+        last = house.checkpoints(name_of(config))[0]
+        return len(last.metadata["reducing_saver"].get("owed", ()))
+
+    archive.refuses = True
+    fails = 3 * MOST_OWED
+    for i in range(fails):
+        before = loads[0]
+        turn(f"{i}")
+        # A turn is five puts; each reads the lists that are owed, the next of them, and its parent.
+        assert loads[0] - before <= 5 * (MOST_OWED + 4)
+    assert owed() == fails
+    archive.refuses = False
+    turn("late")
+    assert owed() == 0, "a turn's puts have caught up"
+    log = house.state(config)["log"]
+    assert ids(house.transcript(saver, config)) == log
+    assert Counter(told.ids) == Counter(name for name in log if name.startswith("d."))
+    if not another:
+        assert saver.stats().total.removed == fails + 1
 
 
 @pytest.mark.parametrize("house", MEMORY, indirect=True)
