@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from jobs.graphs import PLAYS, newest, turn
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
@@ -243,6 +243,60 @@ def recorded(inner: Any, door: Any) -> set[str]:
         named = {**config["configurable"], "checkpoint_id": record.before}
         at = door.get_tuple(inner, {"configurable": named})
     raise AssertionError("a record is gone")
+
+
+def drafting(saver: Any) -> Any:
+    """Build a chat that removes its draft of an answer."""
+
+    def write(state: Any) -> Any:
+        name = newest(state)
+        return {"messages": [AIMessage(one, id=f"{one}.{name}") for one in ("draft", "answer")]}
+
+    def remove(state: Any) -> Any:
+        drafts = [m.id for m in state["messages"] if m.id.startswith("draft.")]
+        return {"messages": [RemoveMessage(id) for id in drafts]}
+
+    builder = StateGraph(State)
+    builder.add_sequence([("write", write), ("remove", remove)])
+    builder.add_edge(START, "write")
+    return builder.compile(checkpointer=saver)
+
+
+class Refusing(StoreArchive):
+    """An archive that is down."""
+
+    async def awrite(self, *given: Any, **named: Any) -> None:
+        raise OSError("down")
+
+    def write(self, *given: Any, **named: Any) -> None:
+        raise OSError("down")
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+def test_what_is_owed_to_an_archive_stays_until_it_was_taken(
+    inner: Any, door: Any, backend: Any, sql: Ask
+) -> None:
+    """What a graph removed while its archive was down is in old checkpoints only."""
+    store, keep = InMemoryStore(), Retain(last=1)
+    saver = ReducingSaver(inner, WHOLE, archive=Refusing(store), retain=keep)
+    for i in range(12):
+        door.invoke(drafting(saver), asked(i), CONFIG)
+    time.sleep(retention.GRACE_SECONDS)
+    door.call(saver, "close")
+    owed = Record.read(door.get_tuple(inner, CONFIG).metadata).owed
+    stored = {one.checkpoint["id"] for one in door.list(inner, CONFIG)}
+    assert len(owed) == 12
+    assert stored >= {*owed}
+    assert len(stored) <= len(owed) + 3
+
+    saver = ReducingSaver(inner, WHOLE, archive=StoreArchive(store), retain=keep)
+    door.invoke(drafting(saver), asked(12), CONFIG)
+    time.sleep(retention.GRACE_SECONDS)
+    door.call(saver, "close")
+    assert len(door.list(inner, CONFIG)) == 1
+    names = [f"{one}h{i:04}" for i in range(13) for one in ("", "draft.", "answer.")]
+    assert ids(door.collect(saver, "transcript", CONFIG)) == names
+    nothing_lost(sql, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, indirect=True)
