@@ -302,9 +302,10 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
         step = Step(name, place, messages, left, line, removed=removed)
         if setting.excerpt is not None:
             step = _with_oversize(step, setting.excerpt, setting.window, when)
-        if when is not When.REST and len(left) < offer.parent.waits.get(name, 0):
-            idle = _idle(offer, step, setting, when)
-            steps.append(replace(idle, waits=offer.parent.waits[name]))
+        waits = offer.parent.waits.get(name, 0)
+        # A message that the graph removed finds its place between what is still in the list.
+        if offer.owed or (when is not When.REST and len(left) < waits):
+            steps.append(replace(_idle(offer, step, setting, when), waits=waits))
         else:
             steps.append(_planned(offer, step, setting, when))
     return Proposal(offer, when, tuple(steps))

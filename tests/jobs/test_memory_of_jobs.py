@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 from jobs.graphs import TURNS, delta, finished, turn
+from jobs.test_retention import Refusing, asked, drafting
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.message import _messages_delta_reducer
 
-from reducing_saver import Discard, Policy, Retain, StoreArchive, Summary, Window, compact
+from reducing_saver import (
+    Discard,
+    Policy,
+    ReducingSaver,
+    Retain,
+    StoreArchive,
+    Summary,
+    Window,
+    compact,
+)
 from reducing_saver._record import Record
 
 WINDOW = Window(keep=("messages", 4), trigger=("messages", 6))
@@ -152,3 +162,26 @@ class StoreTranscript:
         keys = [key for segment in reversed(chain) for key in segment.keys]
         serde = self.house.saver.serde
         return [serde.loads_typed((e.kind, e.data)) for e in archive.read("t", keys)]
+
+
+@pytest.mark.parametrize("last", [1, 50])
+def test_what_is_owed_to_an_archive_stays_in_its_place(house: Any, last: int) -> None:
+    """The next put compares lists to find what the graph removed, so they stay whole."""
+    play = finished(house.saver)
+    down = ReducingSaver(house.saver, Window(("messages", 400)), archive=Refusing(house.store))
+    graph = drafting(down)
+    for i in range(6):
+        graph.invoke(asked(i), play.config)
+    assert len(Record.read(house.saver.get_tuple(play.config).metadata).owed) == 6
+
+    report = run(house, Policy(WINDOW, retain=Retain(last=last)))
+    assert report.evicted == 0
+    assert (report.deleted > 0) == (last == 1)
+    saver = house.wrap(WINDOW)
+    for i in range(6, 9):
+        drafting(saver).invoke(asked(i), play.config)
+    assert len(loaded(play)) <= 6, "and what has to leave leaves"
+    names = [f"{one}h{i:04}" for i in range(9) for one in ("", "draft.", "answer.")]
+    assert ids(saver.transcript(play.config)) == names
+    assert run(house, Policy(WINDOW, retain=Retain(last=1))).compacted == 1
+    assert ids(saver.transcript(play.config)) == names

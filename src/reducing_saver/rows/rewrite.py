@@ -119,14 +119,16 @@ def rewrite(thread: Thread, proposals: Sequence[Proposal], setting: Setting) -> 
     """Return what changes, or why nothing may.
 
     A list stays whole where a pending write of its checkpoint names what would leave: a subgraph,
-    say, repeats all that it was given.
+    say, repeats all that it was given. And where the archive has not taken yet what the graph
+    removed: that is found by comparing lists, at the thread's next put.
     """
     stored = {one.key: one for one in thread.kept}
+    owed = {id for one in thread.kept for id in one.record.owed}
     refused = {
         shared(proposal.offer, step)
         for proposal in proposals
         for step in proposal.steps
-        if _refuses(stored[_key(proposal)], step)
+        if _refuses(stored[_key(proposal)], step, owed)
     }
     proposals = [_without(proposal, refused) for proposal in proposals]
     changes: dict[Key, Change] = {}
@@ -244,7 +246,9 @@ def _without(proposal: Proposal, refused: Collection[Shared]) -> Proposal:
     return replace(proposal, steps=steps)
 
 
-def _refuses(one: Kept, step: Step) -> bool:
+def _refuses(one: Kept, step: Step, owed: Collection[str]) -> bool:
+    if step.evicts and (one.record.owed or one.key.id in owed):
+        return True
     if step.plan is None or not step.evicts or not one.writes or step.place.key is not None:
         return False
     left = {name for message in step.plan.staying for name in names(message)}

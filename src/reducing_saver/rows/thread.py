@@ -25,7 +25,7 @@ class Skip(StrEnum):
     UNPUT = "with writes of a checkpoint not stored yet"
     DONE = "compacted before"
     UNREADABLE = "unreadable"
-    REFUSED = "a pending write names what would leave"
+    REFUSED = "a pending write names what would leave, or its archive is behind"
     DELTA = "a delta channel without messages_reducer"
     FAILED = "failed"
 
