@@ -42,6 +42,9 @@ class Metrics:
         self._removed = counter(
             "messages.removed", "{message}", "Messages that the graph removed and the archive took"
         )
+        self._excerpted = counter(
+            "contents.excerpted", "{content}", "Contents that became excerpts"
+        )
         self._reductions = counter("reductions", "{put}", "Puts in which something left")
         self._failures = counter("failures", "{put}", "Puts in which reducing failed")
         self._tokens = counter("tokens", "{token}", "Lists before and after something left them")
@@ -63,6 +66,8 @@ class Metrics:
                 self._add_reduction(stats, {CHANNEL: name})
             if stats.removed:
                 self._removed.add(stats.removed, {CHANNEL: name})
+            if stats.excerpted:
+                self._excerpted.add(stats.excerpted, {CHANNEL: name})
             if stats.failures:
                 self._failures.add(stats.failures, {CHANNEL: name})
 

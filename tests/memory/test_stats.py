@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
@@ -23,6 +23,7 @@ from reducing_saver import (
     Background,
     ChannelStats,
     Discard,
+    Excerpt,
     ReducingSaver,
     StoreArchive,
     Summary,
@@ -288,6 +289,28 @@ def test_a_meter_is_told_what_graphs_remove_and_what_failed(house: House, meter:
     failures = failing_saver.stats().total.failures
     assert failures
     assert meter.points()["reducing_saver.failures"] == {(CHANNEL,): failures}
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
+def test_a_meter_is_told_what_became_excerpts(house: House, meter: Meter) -> None:
+    saver = house.saver(Window(("messages", 40)), excerpt=Excerpt(max_tokens=100))
+    builder = StateGraph(State)
+    found = "secret words of a tool " * 200
+
+    def look(state: State) -> dict[str, Any]:
+        name = state["messages"][-1].id[2:]
+        call = {"name": "look", "args": {}, "id": f"c.{name}"}
+        asks = AIMessage("", id=f"a.{name}", tool_calls=[call])
+        answer = ToolMessage(found, tool_call_id=f"c.{name}", id=f"t.{name}")
+        return said(asks, answer, AIMessage("done", id=f"b.{name}"))
+
+    builder.add_node("look", look)
+    builder.add_edge(START, "look")
+    for label in "abc":
+        house.door.invoke(builder.compile(checkpointer=saver), ask(label), thread_config("cuts"))
+    excerpted = saver.stats().total.excerpted
+    assert excerpted == 3
+    assert meter.points() == {"reducing_saver.contents.excerpted": {(CHANNEL,): excerpted}}
 
 
 def test_a_put_that_does_nothing_tells_nothing(meter: Meter) -> None:

@@ -123,12 +123,12 @@ def rewrite(thread: Thread, proposals: Sequence[Proposal], setting: Setting) -> 
     removed: that is found by comparing lists, at the thread's next put.
     """
     stored = {one.key: one for one in thread.kept}
-    owed = {id for one in thread.kept for id in one.record.owed}
+    behind = {id for one in thread.kept for id in one.record.owed}
     refused = {
         shared(proposal.offer, step)
         for proposal in proposals
         for step in proposal.steps
-        if _refuses(stored[_key(proposal)], step, owed)
+        if _refuses(stored[_key(proposal)], step, behind)
     }
     proposals = [_without(proposal, refused) for proposal in proposals]
     changes: dict[Key, Change] = {}
