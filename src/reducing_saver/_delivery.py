@@ -296,24 +296,28 @@ class Delivery:
         """Return the waiting segments of a thread that a stored checkpoint names."""
         archive = _there(self.archive)
         named: list[Segment] = []
+        lines: dict[str | None, set[str]] = {}
         for segment in archive.undelivered(thread):
             found = load(_config(segment)) or load(_config(segment, head=True))
             newest = line_segments(found, archive, load).get(segment.channel)
-            # Mostly it is the newest of the checkpoint that let it go.
-            line = [segment] if newest == segment.id else archive.chain(thread, newest)
-            named += [segment] if segment.id in {s.id for s in line} else []
+            # Mostly it is the newest of the checkpoint that let it go; else many share the head's.
+            if newest != segment.id and newest not in lines:
+                lines[newest] = {one.id for one in archive.chain(thread, newest)}
+            named += [segment] if newest == segment.id or segment.id in lines[newest] else []
         return named
 
     async def _anamed(self, thread: str, load: LoadAsync) -> list[Segment]:
         """Return the waiting segments of a thread that a stored checkpoint names."""
         archive = _there(self.archive)
         named: list[Segment] = []
+        lines: dict[str | None, set[str]] = {}
         for segment in await archive.aundelivered(thread):
             found = await load(_config(segment)) or await load(_config(segment, head=True))
             newest = (await aline_segments(found, archive, load)).get(segment.channel)
-            # Mostly it is the newest of the checkpoint that let it go.
-            line = [segment] if newest == segment.id else await archive.achain(thread, newest)
-            named += [segment] if segment.id in {s.id for s in line} else []
+            # Mostly it is the newest of the checkpoint that let it go; else many share the head's.
+            if newest != segment.id and newest not in lines:
+                lines[newest] = {one.id for one in await archive.achain(thread, newest)}
+            named += [segment] if newest == segment.id or segment.id in lines[newest] else []
         return named
 
     def _hand_over(self, parcel: Parcel) -> None:

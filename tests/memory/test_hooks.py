@@ -272,6 +272,39 @@ def test_what_a_process_left_untold_the_next_one_tells(house: House) -> None:
 
 
 @pytest.mark.parametrize("house", MEMORY, indirect=True)
+def test_a_line_is_read_once_for_all_that_waits_of_a_thread(house: House) -> None:
+    """Where the checkpoints that let it go were deleted, the newest one names all of it."""
+    chains: list[str] = []
+
+    class Counting(StoreArchive):
+        def chain(self, thread: str, newest: str | None) -> Any:
+            chains.append(thread)
+            return super().chain(thread, newest)
+
+        async def achain(self, thread: str, newest: str | None) -> Any:
+            chains.append(thread)
+            return await super().achain(thread, newest)
+
+    class Lost(InMemorySaver):
+        def get_tuple(self, config: Any) -> Any:
+            here = {k: v for k, v in config["configurable"].items() if k != "checkpoint_id"}
+            return super().get_tuple({"configurable": here})
+
+        async def aget_tuple(self, config: Any) -> Any:
+            return self.get_tuple(config)
+
+    told, config, inner = Told(), thread_config(), Lost()
+    failing = house.saver(AT_ONCE, on_evict=[Told(failures=1_000)], inner=inner)
+    play(house, failing, config, *"abcdefgh")
+    archive = Counting(house.store)
+    saver = house.saver(AT_ONCE, on_evict=[told], inner=inner, archive=archive)
+    house.door.call(saver, "deliver")
+    mine = [event for event in told.events if event.thread == name_of(config)]
+    assert len(mine) == 7
+    assert chains.count(name_of(config)) == 1
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
 def test_one_of_two_hooks_fails_and_both_are_told_with_the_same_key(house: House) -> None:
     good, bad = Told(), Told(failures=1)
     saver = house.saver(AT_ONCE, on_evict=[good, bad])
