@@ -19,8 +19,8 @@ from ._reduction import Reduction, Setting, Stored, ids, lacks, versions_of
 from ._segment import entry_key
 from .engine.messages import Message, identifier
 
-
 MOST_OWED = 8
+"""Lists with what a graph removed that one put looks through."""
 
 
 class History(Protocol):
