@@ -382,6 +382,12 @@ def test_artifacts(policy: Any, artifact: Any, left: Any) -> None:
     assert not is_cut(short)
 
 
+def test_the_artifact_of_a_tool_that_is_never_cut_stays() -> None:
+    message = ToolMessage("done", tool_call_id="c", name="read", artifact={"rows": [1]})
+    assert short_of(message, Excerpt(artifact="drop")) is not message
+    assert short_of(message, Excerpt(artifact="drop", never=("read",))) is message
+
+
 def test_a_message_without_its_artifact_is_cut_later() -> None:
     message = ToolMessage(words(900), tool_call_id="c", artifact={"a": "x" * 9_000}, id="t")
     running = short_of(message, Excerpt(100, artifact="drop"), key=KEY, running=True)
@@ -423,10 +429,62 @@ def test_media_of_earlier_turns_are_named(shape: str, by: str) -> None:
     assert shorten([*rest, short, AIMessage("so"), HumanMessage("next")], excerpt, COUNT) == {}
 
 
-def test_links_to_media_stay() -> None:
-    link = {"type": "image_url", "image_url": {"url": "https://example.org/" + "x" * 2_000}}
-    messages = [HumanMessage([link]), AIMessage("so"), HumanMessage("next")]
+_FAR = "x" * 2_000
+LINKS: dict[str, dict[str, Any]] = {
+    "https": {"type": "image_url", "image_url": {"url": f"https://example.org/{_FAR}"}},
+    "s3": {"type": "image", "url": f"s3://bucket/{_FAR}"},
+    "with a long context": {
+        "type": "document",
+        "source": {"type": "url", "url": "https://example.org/a.pdf"},
+        "context": "what is said about it " * 200,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_links_to_media_stay(kind: str) -> None:
+    messages = [HumanMessage([LINKS[kind]]), AIMessage("so"), HumanMessage("next")]
     assert shorten(messages, Excerpt(media="older"), COUNT) == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "size"),
+    [
+        ("data:image/png;base64," + ("QUJD" * 1_000)[:-2], 2_998),
+        ("data:image/svg+xml;utf8," + "<g>%20</g>" * 200, 1_600),
+    ],
+    ids=["no padding", "percent"],
+)
+def test_the_bytes_of_media_are_counted(url: str, size: int) -> None:
+    image = {"type": "image_url", "image_url": {"url": url}}
+    messages = [HumanMessage([image]), AIMessage("so"), HumanMessage("next")]
+    short = shorten(messages, Excerpt(media="older"), COUNT)[0].message
+    assert f"left out: {size:,} bytes" in str(short.content)
+
+
+def test_an_image_and_the_question_after_it_are_of_one_turn() -> None:
+    messages = [HumanMessage([IMAGE]), HumanMessage("what is it?")]
+    excerpt = Excerpt(media="older")
+    assert shorten(messages, excerpt, COUNT) == {}
+    assert list(shorten([*messages, AIMessage("so"), HumanMessage("?")], excerpt, COUNT)) == [0]
+
+
+@pytest.mark.parametrize("names", [("function_response", "inline_data"), ("functionResponse",) * 2])
+def test_what_gemini_has_beside_a_response_stays(names: tuple[str, str]) -> None:
+    name, held = names[0], names[1].replace("functionResponse", "inlineData")
+    beside = {
+        "name": "read",
+        "parts": [{held: {"mime_type": "image/png", "data": "QUJD" * 5_000}}],
+        "scheduling": "WHEN_IDLE",
+    }
+    message = {"role": "user", "parts": [{name: {**beside, "response": {"out": words(900)}}}]}
+    short = short_of(message, Excerpt(400, media="all"))
+    kept = short["parts"][0][name]
+    assert {**kept, "response": None} == {**beside, "response": None}
+    assert "excerpt: " in kept["response"]["out"]
+    bare = {"role": "user", "parts": [{name: {**beside, "parts": [], "response": {"out": "x"}}}]}
+    one = {"role": "user", "parts": [{name: {**beside, "response": {"out": "x"}}}]}
+    assert 0 < COUNT(one) - COUNT(bare) < 200
 
 
 def test_results_of_earlier_turns_collapse_oldest_first() -> None:

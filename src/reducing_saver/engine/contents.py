@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias
+from urllib.parse import unquote_to_bytes
 
 from langchain_core.messages import BaseMessage
 
@@ -20,6 +22,9 @@ _LEAST_INLINE = 1_024
 """Shorter base64 is left as it is: a placeholder would hardly be smaller."""
 
 _DEEPEST = 8
+
+# As much as tells: no text has so many letters without a space, and a link has others.
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-][\r\n]*){512}")
 
 
 class Inline(NamedTuple):
@@ -51,17 +56,12 @@ def holds_blocks(message: Message) -> bool:
 
 def inline(block: Mapping[str, object]) -> Inline | None:
     """Describe the bytes that a media block carries itself; None where it only points to them."""
-    data = max(_strings(block), key=len, default="")
-    head, comma, body = data.partition(",")
-    is_uri = head.startswith("data:") and bool(comma)
-    body = body if is_uri else data
-    if len(body) < _LEAST_INLINE or body.startswith(("http:", "https:", "gs:", "file:")):
+    data = max(filter(_is_data, _strings(block)), key=len, default="")
+    head, _, body = data.partition(",") if _is_uri(data) else ("", "", data)
+    if len(body) < _LEAST_INLINE:
         return None
-    mime = head[5:].partition(";")[0] if is_uri else ""
-    try:
-        raw = base64.b64decode(body, altchars=b"-_" if "-" in body or "_" in body else None)
-    except (binascii.Error, ValueError):
-        raw = body.encode(errors="replace")
+    raw = unquote_to_bytes(body) if head and ";base64" not in head else _decoded(body)
+    mime = head[5:].partition(";")[0]
     return Inline(mime or _mime(block), len(raw), sha256(raw).hexdigest()[:16])
 
 
@@ -143,20 +143,20 @@ def _block(block: dict[str, object], path: Path, depth: int) -> Iterator[tuple[P
         yield (*path, "source", "data"), source["data"]
     for name in _RESPONSES:
         if isinstance(part := block.get(name), dict):
-            yield from _response(part, (*path, name), depth)
+            # Beside it stand its name, how it is scheduled, and media, which no text replaces.
+            yield from _response(part.get("response"), (*path, name, "response"), depth)
 
 
 def _response(value: object, path: Path, depth: int) -> Iterator[tuple[Path, object]]:
-    """Yield the texts inside the object that a Gemini function gives back, but not its name."""
+    """Yield the texts inside the object that a Gemini function gives back."""
     if isinstance(value, str):
         yield path, value
         return
     if depth >= _DEEPEST:
         return
     if isinstance(value, dict):
-        items = [(key, item) for key, item in value.items() if isinstance(key, str)]
-        for key, item in items:
-            if len(path) > 3 or key not in ("name", "id"):
+        for key, item in value.items():
+            if isinstance(key, str):
                 yield from _response(item, (*path, key), depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):
@@ -178,6 +178,23 @@ def _put(value: object, path: Path, new: object) -> object:
     if isinstance(value, list) and isinstance(step, int):
         return [*value[:step], _put(value[step], rest, new), *value[step + 1 :]]
     return value
+
+
+def _is_data(value: str) -> bool:
+    """Tell whether a text is bytes; a link, or what is said about an image, is none."""
+    return _is_uri(value) or _BASE64.match(value) is not None
+
+
+def _is_uri(value: str) -> bool:
+    return value.startswith("data:") and "," in value
+
+
+def _decoded(body: str) -> bytes:
+    try:
+        altchars = b"-_" if "-" in body or "_" in body else None
+        return base64.b64decode(f"{body}==", altchars=altchars)  # the padding may be left out
+    except (binascii.Error, ValueError):
+        return body.encode(errors="replace")
 
 
 def _strings(value: object, depth: int = 0) -> Iterator[str]:

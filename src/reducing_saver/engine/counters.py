@@ -31,6 +31,7 @@ _SPOKEN: dict[type, int] = {
     ToolMessage: len("tool"),
     SystemMessage: len("system"),
 }
+_HOLDERS = ("content", "parts", "function_response", "functionResponse")
 _ARGUMENT_FIELDS = ("tool_calls", "invalid_tool_calls", "function_call")
 
 
@@ -197,10 +198,27 @@ def _strip(content: Iterable[object]) -> tuple[list[object], int]:
     for block in content:
         if not isinstance(block, str) and is_media(block):
             media += 1
-        elif isinstance(block, dict) and isinstance(block.get("content"), list):
-            inner, found = _strip(block["content"])
+        elif isinstance(block, dict):
+            left, found = _strip_block(block)
             media += found
-            lean.append({**block, "content": inner} if found else block)
+            lean.append(left)
         else:
             lean.append(block)
     return lean, media
+
+
+def _strip_block(block: dict[str, object]) -> tuple[dict[str, object], int]:
+    """Return a block without the media inside it: of a tool's result, or beside Gemini's."""
+    media = 0
+    for name in _HOLDERS:
+        held = block.get(name)
+        if isinstance(held, list):
+            lean, found = _strip(held)
+        elif isinstance(held, dict):
+            lean, found = _strip_block(held)
+        else:
+            continue
+        if found:
+            block = {**block, name: lean}
+            media += found
+    return block, media

@@ -45,6 +45,7 @@ def find(
     if not suspects:
         return []
     turn = _current_turn(messages)
+    shown = _shown_from(messages, turn)
     spared = _spared(messages, turn, excerpt.spare_last) if running else frozenset()
     results = [i for i in suspects if role(messages[i]) is Role.TOOL]
     asked, said = _asked(messages, results), _said(messages)
@@ -60,8 +61,8 @@ def find(
             Why.OVERSIZE,
             _task(said, named or ()),
             cap=cap if cap is not None and count(message) > cap else None,
-            media=(i < turn or excerpt.media == "all") and _drops_media(message, named, excerpt),
-            artifact=named is not None and _drops_artifact(message, excerpt),
+            media=(i < shown or excerpt.media == "all") and _drops_media(message, named, excerpt),
+            artifact=named is not None and _drops_artifact(message, named, excerpt),
         )
         if one.cap is not None:
             found.append(one)
@@ -87,6 +88,13 @@ def _current_turn(messages: Sequence[Message]) -> int:
     return next((i for i in range(len(messages) - 1, -1, -1) if starts_turn(messages[i])), 0)
 
 
+def _shown_from(messages: Sequence[Message], turn: int) -> int:
+    """Return where what the person last said begins: an image, then the question, are two."""
+    while turn > 0 and starts_turn(messages[turn - 1]):
+        turn -= 1
+    return turn
+
+
 def _spared(messages: Sequence[Message], turn: int, count: int) -> frozenset[int]:
     places = (i for i in range(len(messages) - 1, turn - 1, -1) if role(messages[i]) is Role.TOOL)
     return frozenset(place for _, place in zip(range(count), places, strict=False))
@@ -104,13 +112,19 @@ def _cap(asked: Sequence[Asked] | None, excerpt: Excerpt) -> int | None:
 def _drops_media(message: Message, asked: Sequence[Asked] | None, excerpt: Excerpt) -> bool:
     if excerpt.media == "keep" or not holds_blocks(message):
         return False
-    if any(one.tool in excerpt.never for one in asked or ()):
+    if _is_never_cut(asked, excerpt):
         return False
     return any(inline(block) for _, block in media_at(message))
 
 
-def _drops_artifact(message: Message, excerpt: Excerpt) -> bool:
+def _is_never_cut(asked: Sequence[Asked] | None, excerpt: Excerpt) -> bool:
+    return any(one.tool in excerpt.never for one in asked or ())
+
+
+def _drops_artifact(message: Message, asked: Sequence[Asked], excerpt: Excerpt) -> bool:
     if excerpt.artifact == "keep" or (artifact := read(message, "artifact")) is None:
+        return False
+    if _is_never_cut(asked, excerpt):
         return False
     if isinstance(excerpt.artifact, str):
         return True
