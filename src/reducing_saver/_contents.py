@@ -7,19 +7,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ._archive import Entry
 from ._channel import Place
-from ._reduction import Proposal, Step
+from ._copies import bound_writes
+from ._reduction import Proposal, Setting, Step
 from ._segment import Leave, entry_key
-from ._select import Selector, SelectorError, Words
+from ._select import Selector, SelectorError, Words, is_late, understood
 from .engine import Excerpt, Short, Window
+from .engine.contents import with_fields
 from .engine.counters import plain_text
 from .engine.excerpt import Oversize, Why, marked_key
-from .engine.messages import Message, identifier
-from .engine.oversize import find, kept_history
+from .engine.messages import Message, Role, identifier, role
+from .engine.messages import field as read
+from .engine.oversize import find, kept_history, without_history
 from .engine.shorten import Cut
 
 _MOST_HELD = 64
@@ -32,26 +36,48 @@ class Made(NamedTuple):
     short: Short | None
 
 
+class Stamp(NamedTuple):
+    """Hold what betrays that a message was edited in place."""
+
+    content: object
+    length: int
+    beside: tuple[object, ...]
+
+    @classmethod
+    def of(cls, message: Message) -> Stamp:
+        """Return the stamp of a message as it is now."""
+        content, extra = read(message, "content"), read(message, "additional_kwargs")
+        beside = (identifier(message), read(message, "name"), read(message, "status"))
+        copied = dict(extra) if isinstance(extra, dict) else extra
+        return cls(content, len(content) if isinstance(content, list) else -1, (*beside, copied))
+
+    def still(self, message: Message) -> bool:
+        """Tell whether a message is as it was."""
+        now = Stamp.of(message)
+        return now.content is self.content and now[1:] == self[1:]
+
+
 class Excerpts:
     """Remember the excerpt of each message object, since a run offers its messages at every step.
 
-    By object and content, never by id. Messages are referred to weakly; dicts cannot be and are
-    held, at most 64. Safe to use from threads: at worst an excerpt is made twice.
+    By object and what it holds, never by id. Messages are referred to weakly; dicts cannot be and
+    are held, at most 64. Safe to use from threads: at worst an excerpt is made twice.
     """
 
     def __init__(self) -> None:
-        self._weak: dict[int, tuple[weakref.ref[Any], object, Made]] = {}
-        self._held: OrderedDict[int, tuple[Message, Made]] = OrderedDict()
+        self._weak: dict[int, tuple[weakref.ref[Any], Stamp, Made]] = {}
+        self._held: OrderedDict[int, tuple[Message, Stamp, Made]] = OrderedDict()
 
     def find(self, message: Message) -> Made | None:
         """Return what is remembered of this object, None where nothing is or it was edited."""
         if type(message) is dict:
             held = self._held.get(id(message))
-            return held[1] if held and held[0] is message else None
+            found = held and held[0] is message and held[1].still(message)
+            return held[2] if held and found else None
         known = self._weak.get(id(message))
         if known is None or known[0]() is not message:
             return None
-        return known[2] if known[1] is getattr(message, "content", None) else None
+        return known[2] if known[1].still(message) else None
 
     def remember(self, message: Message, made: Made) -> None:
         """Keep what was made of a message."""
@@ -59,11 +85,11 @@ class Excerpts:
         try:
             reference = weakref.ref(message, lambda gone: self._leave(key, gone))
         except TypeError:
-            self._held[key] = (message, made)
+            self._held[key] = (message, Stamp.of(message), made)
             if len(self._held) > _MOST_HELD:
                 self._held.popitem(last=False)
             return
-        self._weak[key] = (reference, getattr(message, "content", None), made)
+        self._weak[key] = (reference, Stamp.of(message), made)
 
     def _leave(self, key: int, gone: weakref.ref[Any]) -> None:
         known = self._weak.get(key)
@@ -127,25 +153,35 @@ class Contents:
     def rank_all(self, proposal: Proposal) -> Batch:
         """Return the excerpts that are needed, made with the selector."""
         batch = self._begin(proposal, [self._history(step) for step in proposal.steps])
-        for job in batch.jobs:
+        for place, job in enumerate(batch.jobs):
+            parts = job.cut.parts
             try:
-                ranking = self.selector.rank(job.cut.parts, job.cut.oversize.task)
+                ranking = self.selector.rank(parts, job.cut.oversize.task)
+                named = understood(ranking, len(parts))
             except Exception as error:
-                self._fail(job, error)
+                late = is_late(error)
+                self._fail(batch.jobs[place:] if late else [job], error)
+                if late:
+                    break
             else:
-                self._finish(job, ranking)
+                self._finish(job, named)
         return batch
 
     async def arank_all(self, proposal: Proposal) -> Batch:
         """Return the excerpts that are needed, made with the selector."""
         batch = self._begin(proposal, [await self._ahistory(step) for step in proposal.steps])
-        for job in batch.jobs:
+        for place, job in enumerate(batch.jobs):
+            parts = job.cut.parts
             try:
-                ranking = await self.selector.arank(job.cut.parts, job.cut.oversize.task)
+                ranking = await self.selector.arank(parts, job.cut.oversize.task)
+                named = understood(ranking, len(parts))
             except Exception as error:
-                self._fail(job, error)
+                late = is_late(error)
+                self._fail(batch.jobs[place:] if late else [job], error)
+                if late:
+                    break
             else:
-                self._finish(job, ranking)
+                self._finish(job, named)
         return batch
 
     def _history(self, step: Step) -> Sequence[Oversize]:
@@ -153,9 +189,10 @@ class Contents:
         try:
             texts = [plain_text(one.message) for one in older]
             ranking = self._older.rank(texts, older[-1].task) if older else ()
+            ranking = understood(ranking, len(older))
         except Exception as error:
             self._failed(_reason(error))
-            return [one for one in step.oversize if one.why is not Why.HISTORY]
+            return without_history(step.oversize, self._count)
         return self._with_history(step, older, ranking)
 
     async def _ahistory(self, step: Step) -> Sequence[Oversize]:
@@ -163,9 +200,10 @@ class Contents:
         try:
             texts = [plain_text(one.message) for one in older]
             ranking = await self._older.arank(texts, older[-1].task) if older else ()
+            ranking = understood(ranking, len(older))
         except Exception as error:
             self._failed(_reason(error))
-            return [one for one in step.oversize if one.why is not Why.HISTORY]
+            return without_history(step.oversize, self._count)
         return self._with_history(step, older, ranking)
 
     def _with_history(
@@ -215,11 +253,12 @@ class Contents:
             bare = message.model_copy(update={"artifact": None})  # type: ignore[attr-defined]
             return Entry(key, *self._serde.dumps_typed(bare))
 
-    def _fail(self, job: Job, error: Exception) -> None:
-        """Leave a content whole, and do not ask again for it in this run."""
-        self._failed(_reason(error))
-        one = job.cut.oversize
-        self._made.remember(one.message, Made(_asked(one), None))
+    def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
+        """Leave contents whole, and do not ask again for them in this run."""
+        for job in jobs:
+            self._failed(_reason(error))
+            one = job.cut.oversize
+            self._made.remember(one.message, Made(_asked(one), None))
 
     def settled(self, proposal: Proposal, batch: Batch, *, archived: bool) -> Proposal:
         """Return the proposal with its excerpts; without those whose whole was not archived."""
@@ -257,21 +296,40 @@ class Contents:
         found = []
         for channel, value in writes:
             listed = value if isinstance(value, list) else [value]
-            if channel in channels and (short := self._short_list(listed, entries)):
+            short = self._short_list(listed, entries, name=_named) if channel in channels else None
+            if short is not None:
                 value = short if isinstance(value, list) else short[0]
             found.append((channel, value))
         return found, entries
 
-    def _short_list(self, messages: list[Message], entries: list[Entry]) -> list[Message] | None:
-        oversize = [
-            one
-            for one in find(messages, self.excerpt, self._count, running=False)
-            if identifier(one.message) is not None
-        ]
+    def short_copy(self, write: tuple[str, Any], setting: Setting) -> tuple[Any, list[Entry]]:
+        """Return a write that repeats a list, as a `Send`, with excerpts, and what to archive."""
+        entries: list[Entry] = []
+
+        def bound(messages: list[Message]) -> list[Message]:
+            return self._short_list(messages, entries) or messages
+
+        [(_, value)] = bound_writes([write], setting.copies, setting.keys(), bound)
+        return value, entries
+
+    def _short_list(
+        self,
+        messages: list[Message],
+        entries: list[Entry],
+        *,
+        name: Callable[[Message], Message] = lambda message: message,
+    ) -> list[Message] | None:
+        found = find(messages, self.excerpt, self._count, running=False)
+        oversize = [one for one in found if self._may_cut(one)]
         if not self.excerpt.writes:
             oversize = [_artifact_alone(one) for one in oversize if one.artifact]
         left = list(messages)
         for one in oversize:
+            made = self._made.find(one.message)
+            if made is not None and made.asked == _asked(one):
+                left[one.index] = made.short.message if made.short else one.message
+                continue
+            one = replace(one, message=name(one.message))
             key = entry_key(one.message, None, one.index) if self._archives else None
             if short := Cut(one, self._count, key).shorten():
                 left[one.index] = short.message
@@ -279,11 +337,27 @@ class Contents:
                     entries.append(self._packed(key, one.message))
         return left if oversize else None
 
+    def _may_cut(self, one: Oversize) -> bool:
+        """Tell whether a result without a name may be cut: its call is in no pending write."""
+        rules = self.excerpt
+        by_name = rules.never or rules.exclude or rules.caps or rules.include is not None
+        return not by_name or bool(one.task.tool) or role(one.message) is not Role.TOOL
+
 
 def older_results(step: Step) -> list[Oversize]:
     """Return the results of earlier turns that stay and are to be held against the task."""
     staying = _staying(step) if step.oversize else frozenset()
     return [one for one in step.oversize if one.why is Why.HISTORY and one.index in staying]
+
+
+def _named(message: Message) -> Message:
+    """Return a message with an id, which its whole in the archive shares.
+
+    LangGraph gives ids later, as it applies writes: to this copy where the run was broken off.
+    """
+    if identifier(message) is not None:
+        return message
+    return with_fields(message, {"id": str(uuid4())}) or message
 
 
 def _artifact_alone(one: Oversize) -> Oversize:

@@ -40,8 +40,10 @@ _STUCK = (
     "channel %s of %s stays above a mark it has passed: its current turn and what is pinned are "
     "larger than %s (said once)"
 )
-
-
+_LARGE_WRITE = (
+    "a pending write of %s to channel %s has %s bytes where max_bytes=%s and cannot be cut; the "
+    "store may refuse it (said once)"
+)
 _FILLING = "checkpoints have reached %d %% of max_bytes: that of %s has %s bytes of %s (said once)"
 
 
@@ -69,6 +71,10 @@ class Notices:
         """Say that a checkpoint comes near to what its store takes."""
         text = _FILLING.replace("%d", str(percent))
         self._once(text, where(config), f"{size:,}", f"{limit:,}")
+
+    def large_write(self, config: RunnableConfig, channel: str, size: int, limit: int) -> None:
+        """Say that a pending write is larger than what its store takes."""
+        self._once(_LARGE_WRITE, where(config), channel, f"{size:,}", f"{limit:,}")
 
     def delta(self, name: str) -> None:
         """Say that a delta channel is not reduced."""

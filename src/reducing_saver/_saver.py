@@ -627,7 +627,7 @@ class ReducingSaver(ForwardingSaver):
         try:
             return self._fitter.shorter_writes(config, writes)
         except Exception as error:
-            self._report_failure(config, error)
+            self._not_kept(config, error)
             return writes
 
     async def _ashort_writes(
@@ -638,7 +638,7 @@ class ReducingSaver(ForwardingSaver):
         try:
             return await self._fitter.ashorter_writes(config, writes)
         except Exception as error:
-            self._report_failure(config, error)
+            self._not_kept(config, error)
             return writes
 
     def _offer(self, config: RunnableConfig, offered: Reduction) -> Offer:

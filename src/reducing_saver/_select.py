@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Protocol, TypeAlias, runtime_checkable
+from operator import index
+from typing import Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 from langchain_core.embeddings import Embeddings
 
@@ -148,7 +149,7 @@ class Hosted:
     - `ask`: a function, sync or async, of a text (one part a line) and a `Task`. It returns the
       lines to keep, in their order, as one text; or the numbers of the lines, from 0, the best
       first.
-    - `timeout`: in seconds, for each content.
+    - `timeout`: in seconds, for each content; after one that is late no other of a put is asked.
 
     A content stays whole, and the statistics count why, where the answer is late (`"timed out"`),
     the function raises (`"failed"`), or the answer is `"empty"`, `"larger"` than the text or `"not
@@ -188,6 +189,26 @@ class Hosted:
         except SummaryError as error:
             raise SelectorError(error.reason) from None
         return _understood(answer, lines)
+
+
+def understood(ranking: object, count: int) -> list[int]:
+    """Return the positions that a selector named; raise for an answer that is none."""
+    if isinstance(ranking, str | bytes | Mapping) or not isinstance(ranking, Iterable):
+        raise SelectorError("not understood")
+    found = []
+    for place in ranking:
+        # As numpy's whole numbers are; a mask of True and False names no positions.
+        if isinstance(place, bool) or not isinstance(place, SupportsIndex):
+            raise SelectorError("not understood")
+        found.append(index(place))
+    if not all(0 <= place < count for place in found):
+        raise SelectorError("not understood")
+    return found
+
+
+def is_late(error: Exception) -> bool:
+    """Tell whether a service did not answer in time: asked again at once, it would not either."""
+    return isinstance(error, SelectorError) and error.reason == "timed out"
 
 
 def check_selector(selector: object) -> None:

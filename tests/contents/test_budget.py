@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from reducing_saver import (
     Window,
 )
 from reducing_saver.engine import problems
-from reducing_saver.engine.excerpt import is_cut
+from reducing_saver.engine.excerpt import is_cut, whole_key
 
 CAMPAIGN = os.environ.get("REDUCING_TEST_CAMPAIGN") == "1"
 DYNAMODB, COSMOS = 400_000, 1_500_000
@@ -42,7 +43,7 @@ WIDE = Window(("messages", 5_000), ("messages", 10_000))
 
 
 class Refusing(InMemorySaver):
-    """A saver that refuses what is larger than an item may be, and notes the sizes."""
+    """A saver that refuses checkpoints and writes larger than an item, and notes the sizes."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -58,6 +59,11 @@ class Refusing(InMemorySaver):
 
     async def aput(self, *args: Any) -> Any:
         return self.put(*args)
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if any(len(self.serde.dumps_typed(value)[1]) > self.limit for _, value in writes):
+            raise OSError("Item size has exceeded the maximum allowed size")
+        super().put_writes(config, writes, task_id, task_path)
 
 
 @pytest.fixture(params=[Door, AsyncDoor], ids=["sync", "async"])
@@ -159,6 +165,31 @@ def test_nothing_is_lost_where_the_archive_fails(by: Any) -> None:
     assert inner.sizes == []
 
 
+@dataclass
+class Frame:
+    """What a tool keeps beside its content, and nobody can weigh but the serializer."""
+
+    data: str
+
+
+@pytest.mark.parametrize(
+    "artifact", [Frame("x" * 1_000_000), {"data": "x" * 1_000_000}], ids=["object", "dict"]
+)
+@pytest.mark.parametrize("newest", [True, False])
+def test_an_artifact_leaves_where_nothing_else_fits(by: Any, artifact: Any, newest: bool) -> None:
+    saver, inner, _ = budgeted(DYNAMODB)
+    line, messages = Line(saver, by), [HumanMessage("q", id="h"), *rounds(1, "done")]
+    messages[-1].artifact = artifact  # type: ignore[attr-defined]
+    messages += [] if newest else [AIMessage("so", id="a"), HumanMessage("q2", id="h2")]
+    stored = line.put(messages).checkpoint["channel_values"]["messages"]
+    assert [m.id for m in stored] == [m.id for m in messages]
+    assert stored[2].artifact is None
+    assert inner.sizes[-1] < 5_000
+    whole = by.call(saver, "original", line.config, whole_key(stored[2]))
+    assert whole.content == messages[2].content
+    assert whole.artifact == {"data": "x" * 1_000_000}  # as LangGraph's serializer reads both back
+
+
 def test_warnings_at_80_and_90_percent(by: Any, caplog: pytest.LogCaptureFixture) -> None:
     saver, _, _ = budgeted(100_000)
     said = []
@@ -180,6 +211,51 @@ def test_warnings_at_80_and_90_percent(by: Any, caplog: pytest.LogCaptureFixture
 def test_bad_limits_are_named(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="max_bytes"):
         ReducingSaver(InMemorySaver(), WIDE, archive=Discard(), max_bytes=value)
+
+
+# ------------------------------------------------------------------------------ pending writes
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize(
+    "excerpt", [None, Excerpt(), Excerpt(never=("other",))], ids=["none", "plain", "never"]
+)
+def test_a_result_that_no_item_holds_is_written_as_an_excerpt(
+    by: Any, version: Any, excerpt: Excerpt | None
+) -> None:
+    """A tool's result is stored as a pending write before any checkpoint has it."""
+
+    def look(query: str) -> str:
+        """Look."""
+        return "row of the table\n" * 60_000
+
+    saver, inner, _ = budgeted(DYNAMODB, excerpt=excerpt)
+    graph = create_react_agent(Scripted(seen=[]), [look], checkpointer=saver, version=version)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    values = by.invoke(graph, {"messages": [ask("one", *[1] * 3)]}, config)
+    assert not any(map(is_cut, values["messages"]))
+    assert max(inner.sizes) <= DYNAMODB
+    assert len([m for m in by.collect(saver, "transcript", config) if m.type == "tool"]) == 3
+    assert not any(map(is_cut, by.collect(saver, "transcript", config)))
+
+
+def test_a_write_that_cannot_be_cut_is_left_to_the_store(
+    by: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver, inner, _ = budgeted(DYNAMODB, excerpt=Excerpt(never=("read",)))
+    line = Line(saver, by)
+    line.put([HumanMessage("q", id="h")])
+    result = rounds(1, "secret " * 60_000)[1]
+    for write in (("messages", result), ("notes", "secret " * 60_000)):
+        with pytest.raises(OSError, match="Item size"):
+            by.call(saver, "put_writes", line.config, [write], "task")
+    (said,) = [r.message for r in caplog.records if "pending write" in r.message]
+    assert "thread 't'" in said
+    assert "channel messages has 420," in said
+    assert "secret" not in caplog.text
+    inner.limit = 10**9
+    by.call(saver, "put_writes", line.config, [("messages", result)], "task")
+    assert [w[2] for w in by.get_tuple(inner, line.config).pending_writes] == [result]
 
 
 # --------------------------------------------------------------------------------------- C01

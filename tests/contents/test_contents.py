@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from memory.houses import House, Told, thread_config
+from savers.scenarios import Line
 
 from reducing_saver import (
     ConfigurationError,
@@ -244,6 +246,68 @@ def test_writes_are_cut_where_asked_for(house: House) -> None:
         assert whole_key(written) == (whole_key(stored) if writes else None)
 
 
+@SOME
+def test_writes_of_messages_without_ids_are_cut_too(house: House) -> None:
+    """LangGraph gives ids when it applies writes: whether a write has one yet is a matter of time.
+
+    The write's whole has a key of its own; the transcript still has each message once, whole.
+    """
+    from langgraph.types import Command
+
+    def ask(state: MessagesState) -> Any:
+        return {"messages": HumanMessage(str(interrupt("go on?")), id="said")}
+
+    def look(state: MessagesState) -> Any:
+        return {"messages": ToolMessage(lines("c"), tool_call_id="c", name="read")}
+
+    def call(state: MessagesState) -> Any:
+        calls = [{"name": "read", "args": {}, "id": "c"}]
+        return {"messages": AIMessage("", tool_calls=calls, id="a")}
+
+    builder = StateGraph(MessagesState)
+    for node in (call, look, ask):
+        builder.add_node(node.__name__, node)
+    builder.add_edge(START, "call")
+    builder.add_edge("call", "look")
+    builder.add_edge("call", "ask")
+    config, told = thread_config(), Told()
+    window = Window(("turns", 1), ("turns", 2))
+    saver = house.saver(window, excerpt=Excerpt(500, writes=True), on_evict=[told])
+    house.door.invoke(
+        builder.compile(checkpointer=saver), {"messages": HumanMessage("q", id="h")}, config
+    )
+    newest = house.checkpoints(config["configurable"]["thread_id"])[0]
+    (written,) = [value for _, channel, value in newest.pending_writes if channel == "messages"]
+    assert is_cut(written)
+    fresh = house.saver(window, excerpt=Excerpt(500, writes=True), on_evict=[told])
+    graph = builder.compile(checkpointer=fresh)
+    house.door.invoke(graph, Command(resume="yes"), config)
+    (stored,) = results(listed(house, config))
+    assert whole_key(stored) == whole_key(written)
+    assert stored.id
+    whole = house.transcript(fresh, config)
+    play(house, fresh, config, "two 0", "three 0", "four 0")
+    assert not results(listed(house, config))
+    assert house.transcript(fresh, config)[: len(whole)] == whole
+    assert [m.content for m in results(whole)] == [lines("c")]
+    evicted = [m for event in told.events for m in event.messages if m.type == "tool"]
+    assert [(m.id, m.content) for m in evicted] == [(stored.id, lines("c"))]
+
+
+@ONE
+def test_writes_of_a_tool_that_is_never_cut_stay_whole(house: House) -> None:
+    """The name of a tool may stand in the call alone, which is in no pending write."""
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(500, never=("read",), writes=True, artifact="drop"))
+    graph = agent().compile(checkpointer=saver)
+    house.door.invoke(graph, {"messages": HumanMessage("one 0", id="h.one")}, config)
+    config = house.checkpoints(config["configurable"]["thread_id"])[0].config
+    result = ToolMessage(lines("c"), tool_call_id="c", id="t", artifact={"rows": [1]})
+    house.door.call(saver, "put_writes", config, [("messages", result)], "task")
+    found = house.door.get_tuple(house.inner, config)
+    assert [value for _, _, value in found.pending_writes] == [result]
+
+
 # ------------------------------------------------------------------------ selectors in a put
 
 
@@ -276,6 +340,64 @@ def test_a_failing_selector_leaves_contents_whole(house: House, caplog: Any) -> 
     assert "secret" not in caplog.text
 
 
+class Says:
+    """A selector that answers anything."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def rank(self, parts: Sequence[str], task: Task) -> Any:
+        return self.answer
+
+    async def arank(self, parts: Sequence[str], task: Task) -> Any:
+        return self.answer
+
+
+@ONE
+@pytest.mark.parametrize("older", [None, 300], ids=["newest", "older too"])
+@pytest.mark.parametrize(
+    "answer", [None, 5, "0", {0: 1}, ["a"], [1.5], [[1]], [-1], [10**9], [True]], ids=repr
+)
+def test_an_answer_that_names_no_parts_leaves_contents_whole(
+    house: House, answer: Any, older: int | None
+) -> None:
+    config = thread_config()
+    excerpt = Excerpt(300, history_max_tokens=older)
+    saver = house.saver(WIDE, excerpt=excerpt, selector=Says(answer))
+    play(house, saver, config, "one 1", "two 0")
+    assert not any(map(is_cut, results(listed(house, config))))
+    stats = saver.stats()
+    assert [*stats.selector_failures] == ["not understood"]
+    assert (stats.total.excerpted, stats.total.failures) == (0, 0)
+
+
+@ONE
+def test_earlier_results_are_cut_where_nobody_says_which_answer(house: House) -> None:
+    config = thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(300, never=("read",)))
+    play(house, saver, config, "one 2")
+    other = house.saver(WIDE, excerpt=Excerpt(300, history_max_tokens=400), selector=Says([2, 3]))
+    play(house, other, config, "two 0")
+    assert other.stats().selector_failures == {"not understood": 1}
+    assert all(200 < COUNT(m) <= 300 for m in results(listed(house, config)))
+
+
+@ONE
+def test_a_service_that_is_late_is_asked_once_a_put(house: House) -> None:
+    asked, config = [], thread_config()
+
+    async def late(text: str, task: Task) -> Any:
+        asked.append(task)
+        await asyncio.sleep(60)
+
+    play(house, house.saver(WIDE, excerpt=Excerpt(300, never=("read",))), config, "one 5")
+    saver = house.saver(WIDE, excerpt=Excerpt(300), selector=Hosted(late, timeout=0.05))
+    play(house, saver, config, "two 0")
+    assert len(asked) == 1
+    assert saver.stats().selector_failures == {"timed out": 5}
+    assert not any(map(is_cut, results(listed(house, config))))
+
+
 class Refusing(StoreArchive):
     """An archive that takes no wholes."""
 
@@ -300,10 +422,50 @@ def test_a_failing_archive_leaves_contents_whole(house: House, caplog: Any) -> N
     assert not any(map(is_cut, results(listed(house, config))))
     assert saver.stats().archive_failures >= 1
     assert "secret" not in caplog.text
+    for strict in (False, True):
+        other = house.saver(WIDE, excerpt=Excerpt(300, writes=True), archive=archive, strict=strict)
+        play(house, other, written := thread_config(), "one 1")
+        pending = house.checkpoints(written["configurable"]["thread_id"])
+        assert not any(is_cut(v) for found in pending for _, _, v in found.pending_writes)
+        assert other.stats().archive_failures >= 2
     archive.refuses = False
     play(house, saver, config, "two 0")
     assert all(map(is_cut, results(listed(house, config))))
     assert house.transcript(saver, config)[2].content == lines("c.one.0")
+
+
+@ONE
+def test_a_result_that_is_edited_in_place_is_cut_again(house: House) -> None:
+    line = Line(house.saver(WIDE, excerpt=Excerpt(300, spare_last=0)), house.door, thread="edited")
+    said: list[Any] = [{"type": "text", "text": lines("c")}]
+    result = ToolMessage(said, tool_call_id="c", name="read", id="t")
+    call = {"name": "read", "args": {}, "id": "c"}
+    messages = [HumanMessage("q", id="h"), AIMessage("", tool_calls=[call], id="a"), result]
+    first = line.put(messages).checkpoint["channel_values"]["messages"][-1]
+    result.content.append({"type": "text", "text": "and more"})
+    result.additional_kwargs["note"] = "seen"
+    result.status = "error"
+    second = line.put(messages).checkpoint["channel_values"]["messages"][-1]
+    assert (len(second.content), second.status) == (2, "error")
+    assert second.additional_kwargs["note"] == "seen"
+    assert whole_key(second) != whole_key(first)
+    whole = house.door.call(line.saver, "original", line.config, whole_key(second))
+    assert whole == result
+
+
+@ONE
+def test_a_key_opens_nothing_in_another_thread(house: House) -> None:
+    config, other = thread_config(), thread_config()
+    saver = house.saver(WIDE, excerpt=Excerpt(300))
+    for one in (config, other):
+        play(house, saver, one, "one 1")
+    key = whole_key(results(listed(house, config))[0])
+    name = config["configurable"]["thread_id"]
+    house.door.call(saver, "delete_thread", other["configurable"]["thread_id"])
+    for thread in (other["configurable"]["thread_id"], f"{name}x", name.upper(), f"{name}/"):
+        where = {"configurable": {"thread_id": thread}}
+        assert house.door.call(saver, "original", where, key) is None
+    assert house.door.call(saver, "original", config, key) is not None
 
 
 # -------------------------------------------------------------- shadow, switches, bad values

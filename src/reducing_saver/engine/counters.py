@@ -212,12 +212,12 @@ def _strip_block(block: dict[str, object]) -> tuple[dict[str, object], int]:
     media = 0
     for name in _HOLDERS:
         held = block.get(name)
+        lean: object = held
+        found = 0
         if isinstance(held, list):
             lean, found = _strip(held)
         elif isinstance(held, dict):
             lean, found = _strip_block(held)
-        else:
-            continue
         if found:
             block = {**block, name: lean}
             media += found

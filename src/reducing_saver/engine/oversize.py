@@ -128,14 +128,15 @@ def _drops_artifact(message: Message, asked: Sequence[Asked], excerpt: Excerpt) 
         return False
     if isinstance(excerpt.artifact, str):
         return True
-    return not _is_plain(artifact) or count_bytes(artifact) > excerpt.artifact
+    return not is_plain(artifact) or count_bytes(artifact) > excerpt.artifact
 
 
-def _is_plain(value: object, depth: int = 0) -> bool:
+def is_plain(value: object, depth: int = 0) -> bool:
+    """Tell whether a value is of plain data alone, whose bytes can be counted."""
     if isinstance(value, dict):
-        return depth < 20 and all(_is_plain(item, depth + 1) for item in value.values())
+        return depth < 20 and all(is_plain(item, depth + 1) for item in value.values())
     if isinstance(value, list | tuple):
-        return depth < 20 and all(_is_plain(item, depth + 1) for item in value)
+        return depth < 20 and all(is_plain(item, depth + 1) for item in value)
     return value is None or isinstance(value, str | bytes | int | float | bool)
 
 
@@ -196,11 +197,28 @@ def kept_history(
             decided.append(one)
         elif one.index not in rooms:
             decided.append(replace(one, cap=LEAST_TOKENS, collapses=True))
-        elif rooms[one.index] < count(one.message):
-            decided.append(replace(one, cap=rooms[one.index]))
-        elif one.media or one.artifact:
-            decided.append(replace(one, cap=None, why=Why.MEDIA if one.media else Why.ARTIFACT))
+        elif left := _uncollapsed(one, rooms[one.index], count):
+            decided.append(left)
     return decided
+
+
+def without_history(found: Sequence[Oversize], count: Count) -> list[Oversize]:
+    """Return what is to be shortened where nobody says what the earlier results keep together."""
+    decided = []
+    for one in found:
+        left = one if one.why is not Why.HISTORY else _uncollapsed(one, one.cap or 0, count)
+        if left is not None:
+            decided.append(left)
+    return decided
+
+
+def _uncollapsed(one: Oversize, cap: int, count: Count) -> Oversize | None:
+    """Return what of an earlier result is to be shortened to a cap; None where nothing is."""
+    if cap < count(one.message):
+        return replace(one, cap=cap)
+    if one.media or one.artifact:
+        return replace(one, cap=None, why=Why.MEDIA if one.media else Why.ARTIFACT)
+    return None
 
 
 def _is_placeholder(message: Message) -> bool:
