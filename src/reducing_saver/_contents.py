@@ -16,7 +16,7 @@ from ._channel import Place
 from ._copies import bound_writes
 from ._reduction import Proposal, Setting, Step
 from ._segment import Leave, entry_key
-from ._select import Selector, SelectorError, Words, is_late, understood
+from ._select import HeadTail, Selector, SelectorError, Words, is_late, understood
 from .engine import Excerpt, Short, Window
 from .engine.contents import with_fields
 from .engine.counters import plain_text
@@ -154,7 +154,7 @@ class Contents:
         """Return the excerpts that are needed, made with the selector."""
         batch = self._begin(proposal, [self._history(step) for step in proposal.steps])
         for place, job in enumerate(batch.jobs):
-            parts = job.cut.parts
+            parts = self._parts(job)
             try:
                 ranking = self.selector.rank(parts, job.cut.oversize.task)
                 named = understood(ranking, len(parts))
@@ -171,7 +171,7 @@ class Contents:
         """Return the excerpts that are needed, made with the selector."""
         batch = self._begin(proposal, [await self._ahistory(step) for step in proposal.steps])
         for place, job in enumerate(batch.jobs):
-            parts = job.cut.parts
+            parts = self._parts(job)
             try:
                 ranking = await self.selector.arank(parts, job.cut.oversize.task)
                 named = understood(ranking, len(parts))
@@ -216,6 +216,10 @@ class Contents:
         return kept_history(kept, ranking, self.excerpt, self._count)
 
     # What both share
+
+    def _parts(self, job: Job) -> Sequence[str]:
+        """Return what is ranked; head and tail look at nothing."""
+        return () if isinstance(self.selector, HeadTail) else job.cut.parts
 
     def _begin(self, proposal: Proposal, oversize: Sequence[Sequence[Oversize]]) -> Batch:
         batch = Batch()

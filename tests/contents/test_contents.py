@@ -324,6 +324,85 @@ def test_words_keep_what_was_asked_for(house: House) -> None:
     assert "one.0 4711 holds" not in results(listed(house, other))[0].content
 
 
+def orders(customer: str) -> str:
+    towns, goods = ("Rome", "Oslo", "Bern"), ("lamp", "chair", "desk", "sofa")
+    return "".join(
+        f"{customer} order {i}: {goods[i % 4]} shipped to {towns[i % 3]}\n" for i in range(60)
+    )
+
+
+def office() -> Any:
+    """Build a graph that looks up orders where it is asked to, and else answers at once."""
+
+    def model(state: MessagesState) -> Any:
+        newest = state["messages"][-1]
+        if newest.type == "human" and newest.content.startswith("look up "):
+            args = {"customer": newest.content.split()[-1]}
+            call = {"name": "orders", "args": args, "id": f"c.{newest.id}"}
+            return {"messages": AIMessage("", tool_calls=[call], id=f"a.{newest.id}")}
+        return {"messages": AIMessage("so", id=f"b.{newest.id}")}
+
+    def tools(state: MessagesState) -> Any:
+        call = state["messages"][-1].tool_calls[0]
+        said = orders(call["args"]["customer"])
+        return {"messages": ToolMessage(said, tool_call_id=call["id"], id=f"t{call['id']}")}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", model)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges(
+        "model", lambda s: "tools" if getattr(s["messages"][-1], "tool_calls", None) else END
+    )
+    builder.add_edge("tools", "model")
+    return builder
+
+
+@SOME
+@pytest.mark.parametrize(
+    ("asked", "answers"),
+    [
+        ("what was shipped to Rome for ada?", "ada"),
+        ("which one was the desk of bob?", "bob"),
+        ("what about carl in Bern?", "carl"),
+        ("thank you", "carl"),
+    ],
+)
+def test_of_earlier_results_those_stay_that_answer(house: House, asked: str, answers: str) -> None:
+    """`history_max_tokens` with `Words`: the others collapse to the line; all are kept whole."""
+    config, size = thread_config(), COUNT(ToolMessage(orders("carl"), tool_call_id="c"))
+    excerpt = Excerpt(4 * size, history_max_tokens=2 * size)
+    saver = house.saver(WIDE, excerpt=excerpt, selector=Words())
+    graph = office().compile(checkpointer=saver)
+
+    def say(number: int, text: str) -> list[Any]:
+        given = {"messages": HumanMessage(text, id=f"h{number}")}
+        house.door.invoke(graph, given, config)
+        return results(listed(house, config))
+
+    names = ("ada", "bob", "carl")
+    for number, name in enumerate(names[:2]):
+        found = say(number, f"look up {name}")
+    assert not any(map(is_cut, found))  # two together are within what they may have
+    assert not any(map(is_cut, say(2, "look up carl")))  # and that of the newest turn is not older
+    found = say(3, asked)
+    collapsed = [m for m in found if m.content.startswith("...\n[excerpt: ")]
+    assert len(collapsed) == 2
+    (kept,) = (m for m in found if m not in collapsed)
+    assert kept.content.startswith(f"{answers} order ")
+    assert sum(map(COUNT, found)) <= 2 * size
+    for name, message in zip(names, found, strict=True):
+        whole = orders(name)
+        if key := whole_key(message):
+            whole = house.door.call(saver, "original", config, key).content
+        assert whole == orders(name)
+    assert say(4, "go on") == found
+    assert [m.content for m in results(house.transcript(saver, config))] == [*map(orders, names)]
+    total = saver.stats().total
+    assert total.excerpted == sum(map(is_cut, found))
+    assert total.tokens_saved > 1.9 * size - COUNT(kept)
+
+
 def failing(text: str, task: Task) -> Any:
     raise ConnectionError("secret")
 

@@ -68,8 +68,12 @@ def leaves(whole: Part, above: tuple[Part, ...] = ()) -> Iterator[tuple[Part, tu
     if not whole.parts:
         yield whole, above
         return
+    inside = (*above, whole)
     for part in whole.parts:
-        yield from leaves(part, (*above, whole))
+        if part.parts:
+            yield from leaves(part, inside)
+        else:  # most are: a result of 1 MB has 20,000
+            yield part, inside
 
 
 def render(text: str, whole: Part, chosen: Collection[int], note: str | None = None) -> str:
@@ -102,7 +106,11 @@ def _rendered(text: str, part: Part, chosen: Collection[int]) -> str:
     gap = f"{GAP}\n" if part.shape is Shape.LINES else GAP
     found: list[str] = []
     for inner in part.parts:
-        if said := _rendered(text, inner, chosen):
+        if not inner.parts and inner.start not in chosen:
+            said = ""
+        else:
+            said = _rendered(text, inner, chosen)
+        if said:
             found.append(said)
         elif not found or found[-1] is not gap:
             found.append(gap)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from .contents import Path, inline, media_at, replaced, text_block, texts_at, with_fields
 from .counters import count_bytes
@@ -44,7 +45,9 @@ class Cut:
             for part, above in leaves(tree)
         ]
 
-        self._records = self._find_records()
+    @cached_property
+    def _records(self) -> list[tuple[int, Part, range]]:
+        return self._find_records()
 
     @property
     def parts(self) -> list[str]:
