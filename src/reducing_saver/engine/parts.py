@@ -22,6 +22,7 @@ _LONGEST_STRETCH = 400
 _DEEPEST = 16
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
+_DOTS = re.compile(r'(?<=")\.{3,}(?=")')
 
 # What must not be cut apart in a JSON string: escapes, and two that are one character.
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -133,8 +134,9 @@ def _marker(text: str, part: Part, said: str, *, first: bool) -> str:
     space = "" if first else _SPACE.match(text, part.parts[-1].start)[0]  # type: ignore[index]
     if part.shape is Shape.ARRAY:
         return f'{space}"{said}"'
+    taken = set(_DOTS.findall(text, part.start, part.end))
     name = GAP
-    while f'"{name}"' in text[part.start : part.end]:
+    while name in taken:
         name += "."
     return f'{space}"{name}": "{said}"'
 
