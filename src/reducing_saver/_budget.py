@@ -76,6 +76,11 @@ class Budget:
             return estimate
         return self._weigh(reduction.checkpoint) + self._weigh(reduction.metadata)
 
+    def may_exceed(self, value: object) -> bool:
+        """Tell whether a value alone comes near to the limit."""
+        estimate = _estimate(value, self.sizes)
+        return estimate is None or estimate * 9 // 8 >= NEAR * self.limit
+
     def channels(self, reduction: Reduction) -> dict[str, int]:
         """Return the bytes of each channel."""
         values = reduction.checkpoint["channel_values"]
@@ -139,9 +144,8 @@ class Budget:
         return Fitted(cut[1], size)
 
     def _write_size(self, value: Any) -> int:
-        estimate = _estimate(value, self.sizes)
-        if estimate is not None and estimate * 9 // 8 < NEAR * self.limit:
-            return estimate
+        if not self.may_exceed(value):
+            return 0
         try:
             return self._weigh(value)
         except Exception:  # what the serializer does not write is for the store to refuse

@@ -306,6 +306,9 @@ def propose(offer: Offer, setting: Setting) -> Proposal:
         # A message that the graph removed finds its place between what is still in the list.
         if offer.owed or (when is not When.REST and len(left) < waits):
             steps.append(replace(_idle(offer, step, setting, when), waits=waits))
+        elif when is not When.REST and name in offer.folded:
+            # LangGraph's own snapshot, too large for its store: nothing of it leaves.
+            steps.append(_idle(offer, step, setting, when))
         else:
             steps.append(_planned(offer, step, setting, when))
     return Proposal(offer, when, tuple(steps))
@@ -328,6 +331,9 @@ def tightened(proposal: Proposal, window: Window) -> Proposal:
     """Return a proposal in which more leaves, down to half of a window; nothing is summarised."""
     steps = []
     for step in proposal.steps:
+        if proposal.when is not When.REST and step.name in proposal.offer.folded:
+            steps.append(step)
+            continue
         shorter = step.plan.shorter if step.plan else {}
         decided = plan(step.left, window, when=proposal.when, crossing=True, shorter=shorter)
         steps.append(_with_plan(proposal.offer, step, decided))

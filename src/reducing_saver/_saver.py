@@ -565,7 +565,10 @@ class ReducingSaver(ForwardingSaver):
         return await afold_lists(config, offered.checkpoint, deltas, reducer, load, history)
 
     def _deltas(self, config: RunnableConfig, offered: Reduction) -> dict[str, str]:
-        """Return the delta channels that are looked at in this put: at rest, and opted in."""
+        """Return the delta channels that are looked at in this put, opted in.
+
+        That is at rest, and before only a snapshot that the store inside may not take.
+        """
         checkpoint = offered.checkpoint
         plain = {n: p.channel for n, p in self._setting.places.items() if p.key is None}
         if self._messages_reducer is None:
@@ -573,12 +576,15 @@ class ReducingSaver(ForwardingSaver):
                 if is_delta(checkpoint, offered.metadata, channel):
                     self._notices.delta(name)
             return {}
+        held = {name: snapshotted(checkpoint, channel) for name, channel in plain.items()}
         if ":" in key_of(config).namespace or not at_rest(checkpoint):
-            return {}
+            budget = self._budget
+            large = (name for name, found in held.items() if budget and budget.may_exceed(found))
+            return {name: plain[name] for name in large}
         return {
             name: channel
             for name, channel in plain.items()
-            if needs_folding(checkpoint, channel) or snapshotted(checkpoint, channel) is not None
+            if needs_folding(checkpoint, channel) or held[name] is not None
         }
 
     def _reduces(self, config: RunnableConfig) -> bool:

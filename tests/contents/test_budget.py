@@ -13,16 +13,20 @@ import logging
 import os
 import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from engine.strategies import media_blocks
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import _messages_delta_reducer
 from langgraph.prebuilt import create_react_agent
 from langgraph.store.memory import InMemoryStore
 from savers.scenarios import Line, Scripted, ask
 from services.door import AsyncDoor, Door
+from typing_extensions import TypedDict
 
 from reducing_saver import (
     CheckpointTooLargeError,
@@ -211,6 +215,48 @@ def test_warnings_at_80_and_90_percent(by: Any, caplog: pytest.LogCaptureFixture
 def test_bad_limits_are_named(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="max_bytes"):
         ReducingSaver(InMemorySaver(), WIDE, archive=Discard(), max_bytes=value)
+
+
+@pytest.mark.parametrize("frequency", [1, 3, 100])
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+def test_a_snapshot_of_a_delta_channel_fits_in_the_middle_of_a_run(
+    by: Any, frequency: int, size: int
+) -> None:
+    """LangGraph takes a snapshot when it counts so many writes, at rest or not."""
+
+    class State(TypedDict):
+        messages: Annotated[list[Any], "the channel is told below: the frequency is not global"]
+
+    channel = DeltaChannel(_messages_delta_reducer, snapshot_frequency=frequency)
+    State.__annotations__["messages"] = Annotated[list[Any], channel]
+
+    def look(state: Any) -> Any:
+        return {"messages": rounds(1, "word " * (size // 5), f"{len(state['messages'])}.")}
+
+    def say(state: Any) -> Any:
+        return {"messages": AIMessage("so", id=f"s{len(state['messages'])}")}
+
+    builder = StateGraph(State)
+    builder.add_node("look", look)
+    builder.add_node("say", say)
+    builder.add_edge(START, "look")
+    builder.add_edge("look", "say")
+    saver, inner, _ = budgeted(DYNAMODB, messages_reducer=_messages_delta_reducer)
+    graph = builder.compile(checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    for turn in range(6):
+        by.invoke(graph, {"messages": [HumanMessage("q", id=f"h{turn}")]}, config)
+    assert max(inner.sizes) <= DYNAMODB
+    found = by.get_state(graph, config).values["messages"]
+    assert [m.id for m in found if m.type == "human"] == [f"h{turn}" for turn in range(6)]
+    assert len(found) == 4 * 6
+    assert problems(found) == ()
+    assert saver.stats().total.failures == 0
+    for message in found:
+        if is_cut(message):
+            whole = by.call(saver, "original", config, whole_key(message))
+            assert len(whole.content) > size
+            assert whole.id == message.id
 
 
 # ------------------------------------------------------------------------------ pending writes
