@@ -96,6 +96,7 @@ class ReducingSaver(ForwardingSaver):
       `Hosted(ask)`. With an archive the whole is kept, see `original`.
     - `max_bytes`: what the store inside takes of one checkpoint, with its metadata. What is larger
       is cut, then evicted without a summary, and what still is raises `CheckpointTooLargeError`.
+      Pending writes are cut too; one that cannot be is left to the store, with a warning.
     - `summary`: a `Summary` that takes the place of what leaves.
     - `on_evict`: hooks that are told what left, after its checkpoint is stored; `namespace_key`
       names the key in the run's config that says whose memory it is (else the thread's).

@@ -432,6 +432,8 @@ def test_no_random_thread_is_refused(limit: int) -> None:
             rests = messages[end - 1].type == "ai" and not messages[end - 1].tool_calls
             stored = line.put(messages[:end], rests=rests).checkpoint["channel_values"]["messages"]
             assert stored[-1].id == messages[end - 1].id
+            for message in messages[end : end + 2]:
+                saver.put_writes(line.config, [("messages", message)], f"{seed} {message.id}")
         assert max(inner.sizes) <= limit
         assert [m.id for m in saver.transcript(line.config)] == [m.id for m in messages]
         if seed % 4 == 0:

@@ -53,12 +53,15 @@ class Excerpt:
     - `never`: tools whose results are never cut, as those that cannot be had again.
     - `humans`: also the text of human messages.
     - `artifact`: what a tool keeps beside its content: `"keep"`, `"drop"`, or the bytes it may have
-      (what is no plain data counts as more). Also of spared results, and in pending writes.
+      (what is no plain data counts as more). Also of spared results, and in pending writes; not of
+      tools that are `never` cut.
     - `media`: `"older"` replaces images, audio and files in earlier turns, where their bytes stand
-      in the message, by their type, size and hash; `"all"` also those of the current turn.
+      in the message, by their type, size and hash; `"all"` also those of the current turn. Human
+      messages that follow each other are of one turn here: an image, then the question.
     - `history_max_tokens`: where the tool results of earlier turns together are larger, only those
       that answer the current task stay, as excerpts; of the others the line alone.
-    - `writes`: also in pending writes, which only a run that was broken off reads.
+    - `writes`: also in pending writes, which only a run that was broken off reads; where tools are
+      chosen by name, a result needs a name of its own there.
 
     Raises `ConfigurationError`, which names the field, the value and what is allowed.
     """
