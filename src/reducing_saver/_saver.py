@@ -579,9 +579,7 @@ class ReducingSaver(ForwardingSaver):
             return {}
         held = {name: snapshotted(checkpoint, channel) for name, channel in plain.items()}
         if ":" in key_of(config).namespace or not at_rest(checkpoint):
-            budget = self._budget
-            large = (name for name, found in held.items() if budget and budget.may_exceed(found))
-            return {name: plain[name] for name in large}
+            return {name: plain[name] for name in plain if self._fitter.may_exceed(held[name])}
         return {
             name: channel
             for name, channel in plain.items()
@@ -634,7 +632,7 @@ class ReducingSaver(ForwardingSaver):
         try:
             return self._fitter.shorter_writes(config, writes)
         except Exception as error:
-            self._not_kept(config, error)
+            self._report_failure(config, error)
             return writes
 
     async def _ashort_writes(
@@ -645,7 +643,7 @@ class ReducingSaver(ForwardingSaver):
         try:
             return await self._fitter.ashorter_writes(config, writes)
         except Exception as error:
-            self._not_kept(config, error)
+            self._report_failure(config, error)
             return writes
 
     def _offer(self, config: RunnableConfig, offered: Reduction) -> Offer:
