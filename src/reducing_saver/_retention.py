@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -24,8 +25,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from ._errors import ConfigurationError
 from ._forwarding import ForwardingSaver
 from ._lineage import CheckpointKey
-from ._retain import Retain
+from ._retain import Key, Retain
 from .rows.backend import retain as delete_old
+from .rows.late import remembered
 from .rows.source import Source, kind_of, place, placed
 from .rows.thread import Look
 
@@ -45,6 +47,7 @@ HELD_SECONDS = 3_600.0
 
 _MOST_THREADS = 10_000
 _MOST_HELD = 1_000
+_MOST_DELETED = 1_000
 _LINGER_SECONDS = 5.0
 _LOOP_SECONDS = 10.0
 _CLOSE_SECONDS = 30.0
@@ -93,6 +96,7 @@ class Retention:
         self._worker: threading.Thread | None = None
         self._hurries = False
         self._place: str | Future[str] | None = None
+        self._deleted: OrderedDict[str, tuple[Key, ...]] = OrderedDict()
         self._done = Retained()
         self._said: set[str] = set()
         _open.add(self)
@@ -154,8 +158,7 @@ class Retention:
                 self._changed.notify_all()
 
     def _done_now(self, inner: Any, thread: str) -> None:
-        deleted = self._delete(placed(inner, "").connect(), thread) or 0
-        self._done = replace(self._done, deleted=self._done.deleted + deleted)
+        self._add(self._delete(placed(inner, "").connect(), thread) or 0)
 
     def read(self) -> Retained:
         """Return what was done so far."""
@@ -250,13 +253,30 @@ class Retention:
         """Delete once; where a live run has written the same rows, again."""
         for attempt in range(_TRIES):
             try:
-                look = Look(self._for(thread), datetime.now(UTC))
-                return delete_old(rows, thread, look, most=MOST_A_PASS)
+                look = Look(self._for(thread), datetime.now(UTC), deleted=self._lately)
+                gone = delete_old(rows, thread, look, most=MOST_A_PASS)
+                return None if gone is None else self._remember(thread, gone)
             except Exception as error:
                 if not _is_passing(error) or attempt + 1 == _TRIES:
                     raise
                 self._pause(0.02 * (attempt + 1))
         return None
+
+    def _remember(self, thread: str, gone: Sequence[Key]) -> int:
+        """Note what was deleted, as writes of it may still come; return how many there were."""
+        now = datetime.now(UTC)
+        with self._changed:
+            known = remembered((*self._deleted.pop(thread, ()), *gone), now=now)
+            if known:
+                newest = sorted(known, key=lambda key: key.id)[-_MOST_DELETED:]
+                self._deleted[thread] = tuple(newest)
+            if len(self._deleted) > _MOST_DELETED:
+                self._deleted.popitem(last=False)
+        return len(gone)
+
+    def _lately(self, thread: str) -> tuple[Key, ...]:
+        with self._changed:
+            return self._deleted.get(thread, ())
 
     def _for(self, thread: str) -> Retain:
         """Return what stays of a thread, with what was loaded by its id and may be gone on from."""
@@ -271,7 +291,7 @@ class Retention:
         return replace(self.retain, newer=young, ids=(*self.retain.ids, *held))
 
     def _count(self, thread: str, due: _Due, deleted: int | None) -> None:
-        self._done = replace(self._done, deleted=self._done.deleted + (deleted or 0))
+        self._add(deleted or 0)
         with self._changed:
             if deleted is None:
                 self._puts[thread] = EVERY  # the next put is due
@@ -279,6 +299,9 @@ class Retention:
                 self._waiting.setdefault(thread, due)
             elif due.then is not None:
                 self._waiting.setdefault(thread, _Due(due.inner, due.then))
+
+    def _add(self, deleted: int) -> None:
+        self._done = replace(self._done, deleted=self._done.deleted + deleted)
 
     def _failed(self, thread: str, error: Exception) -> None:
         self._done = replace(self._done, failures=self._done.failures + 1)

@@ -179,7 +179,7 @@ def problems(house: Any, chats: Iterable[Chat], *, quiet: bool = False) -> list[
     """Return what is lost, twice, dangling or an orphan.
 
     Before the house is `quiet`, a run may have stored writes of a checkpoint just after the job has
-    deleted it, which `gc` sweeps, and what a bare saver stored names no archive until the next job.
+    deleted it, which the next job sweeps, and what a bare saver stored names no archive until then.
     """
     found = []
     for chat in chats:

@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from .._errors import JobError
+from .._retain import Key, floor
 from ..rows.backend import Head
+from ..rows.late import PATIENCE
 from ..rows.thread import Bytes
 from .report import MOST_ERRORS, JobStatus, Skip, ThreadSize
 
 DONE = "done"
-TABLES = ("reducing_saver_jobs", "reducing_saver_chunks", "reducing_saver_threads")
+TABLES = (
+    "reducing_saver_jobs",
+    "reducing_saver_rounds",
+    "reducing_saver_chunks",
+    "reducing_saver_threads",
+    "reducing_saver_deleted",
+)
 
 _CREATE = (
     """
@@ -48,6 +56,20 @@ _CREATE = (
     CREATE INDEX IF NOT EXISTS reducing_saver_threads_chunk
     ON reducing_saver_threads (job, round, chunk)
     """,
+    # What was done in the rounds before the last one: their threads are done again.
+    """
+    CREATE TABLE IF NOT EXISTS reducing_saver_rounds (
+        job TEXT NOT NULL, round BIGINT NOT NULL, compacted BIGINT NOT NULL,
+        old_versions BIGINT NOT NULL, writes BIGINT NOT NULL, checkpoints BIGINT NOT NULL,
+        evicted_bytes BIGINT NOT NULL, archived BIGINT NOT NULL, evicted BIGINT NOT NULL,
+        deleted BIGINT NOT NULL, PRIMARY KEY (job, round)
+    )""",
+    # Of any job: young checkpoints, whose writes may still come. One row for a thread each time.
+    """
+    CREATE TABLE IF NOT EXISTS reducing_saver_deleted (
+        thread_id TEXT NOT NULL, newest TEXT NOT NULL, checkpoints TEXT NOT NULL,
+        PRIMARY KEY (thread_id, newest)
+    )""",
 )
 _JOB = "SELECT fingerprint, spec, round, before, young, started, changed FROM reducing_saver_jobs"
 _RECORD = """
@@ -76,6 +98,30 @@ _TOTALS = """
         sum(stays), sum(archived), sum(evicted), sum(deleted)
     FROM reducing_saver_threads WHERE job = %s AND round = %s GROUP BY outcome
     """
+_END_ROUND = """
+    INSERT INTO reducing_saver_rounds
+    SELECT job, round, count(*), sum(old_versions), sum(writes), sum(checkpoints),
+        sum(evicted_bytes), sum(archived), sum(evicted), sum(deleted)
+    FROM reducing_saver_threads WHERE job = %s AND round = %s AND outcome = %s GROUP BY job, round
+    ON CONFLICT (job, round) DO NOTHING
+    """
+_EARLIER = """
+    SELECT count(*), coalesce(sum(compacted), 0), coalesce(sum(old_versions), 0),
+        coalesce(sum(writes), 0), coalesce(sum(checkpoints), 0), coalesce(sum(evicted_bytes), 0),
+        coalesce(sum(archived), 0), coalesce(sum(evicted), 0), coalesce(sum(deleted), 0)
+    FROM reducing_saver_rounds WHERE job = %s
+    """
+_STAYS = """
+    SELECT coalesce(sum(stays), 0) FROM reducing_saver_threads WHERE job = %s AND round < %s
+    """
+_NOTE_DELETED = """
+    INSERT INTO reducing_saver_deleted VALUES (%s, %s, %s)
+    ON CONFLICT (thread_id, newest) DO NOTHING
+    """
+_NOTE_ALL_DELETED = """
+    INSERT INTO reducing_saver_deleted SELECT * FROM unnest(%b::text[], %b::text[], %b::text[])
+    ON CONFLICT (thread_id, newest) DO NOTHING
+    """
 _CLAIM = """
     SELECT chunk, threads FROM reducing_saver_chunks
     WHERE job = %s AND round = %s AND done = 0 AND leased < %s ORDER BY chunk LIMIT 1
@@ -96,7 +142,10 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what became of one thread: `DONE`, or the value of a `Skip`."""
+    """Hold what became of one thread: `DONE`, or the value of a `Skip`.
+
+    `lately` names deleted checkpoints that were so young that writes of theirs may still come.
+    """
 
     thread: str
     head: str
@@ -107,6 +156,7 @@ class Outcome:
     evicted: int = 0
     deleted: int = 0
     checkpoints: int = 0
+    lately: tuple[Key, ...] = ()
 
     @property
     def size(self) -> ThreadSize:
@@ -164,12 +214,14 @@ class Ledger:
 
     def exists(self) -> bool:
         """Tell whether there is a ledger."""
+        return self._has(TABLES[0])
+
+    def _has(self, table: str) -> bool:
         if self._postgres:
-            found = self._run("SELECT to_regclass('reducing_saver_jobs') IS NOT NULL")
+            found = self._run("SELECT to_regclass(%s) IS NOT NULL", (table,))
         else:
             found = self._run(
-                "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = %s",
-                (TABLES[0],),
+                "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = %s", (table,)
             )
         return bool(found[0][0])
 
@@ -191,11 +243,13 @@ class Ledger:
         *,
         size: int,
         young: int,
+        orphaned: Callable[[Sequence[str]], set[str]],
     ) -> Job:
         """Return the job, with chunks of threads to do; only within a transaction.
 
         An unfinished round goes on. Otherwise a new round takes the threads that are new, or have
-        a new head since they were done, or were skipped.
+        a new head since they were done, or were skipped, or to which writes came of a checkpoint
+        that is not there: `orphaned` says which of threads.
         """
         known, now = self.find(name), time.time()
         if known is not None and known.fingerprint != fingerprint:
@@ -217,6 +271,7 @@ class Ledger:
             )
             return known
         number = known.round + 1 if known else 1
+        self._run(_END_ROUND, (name, number - 1, DONE))
         done = dict(
             self._run(
                 "SELECT thread_id, head FROM reducing_saver_threads "
@@ -224,7 +279,9 @@ class Ledger:
                 (name, DONE, Skip.DONE.value),
             )
         )
-        todo = [head.thread for head in heads if done.get(head.thread) != head.id]
+        same = {head.thread for head in heads if done.get(head.thread) == head.id}
+        same -= orphaned([*same]) if same else set()
+        todo = [head.thread for head in heads if head.thread not in same]
         before = len(heads) - len(todo)
         self._run(
             "INSERT INTO reducing_saver_jobs VALUES (%s, %s, %s, %s, %s, %s, %s, %s) "
@@ -234,6 +291,8 @@ class Ledger:
             (name, fingerprint, json.dumps(spec), number, before, young, now, now),
         )
         self._run("DELETE FROM reducing_saver_chunks WHERE job = %s", (name,))
+        soon = floor(datetime.now(UTC) - PATIENCE)
+        self._run("DELETE FROM reducing_saver_deleted WHERE newest < %s", (soon,))
         chunks = [todo[start : start + size] for start in range(0, len(todo), size)]
         self._many(
             "INSERT INTO reducing_saver_chunks (job, round, chunk, threads, amount) "
@@ -268,7 +327,7 @@ class Ledger:
             (time.time() + seconds, job.name, job.round, chunk),
         )
 
-    def record(self, job: Job, chunk: int, outcomes: Iterable[Outcome]) -> None:
+    def record(self, job: Job, chunk: int, outcomes: Sequence[Outcome]) -> None:
         """Note what became of threads, in the transaction that did it."""
         rows = [
             (
@@ -291,10 +350,24 @@ class Ledger:
             )
             for one in outcomes
         ]
+        gone = [_noted(one) for one in outcomes if one.lately]
+        self._store(_RECORD_ALL, _RECORD_EACH, rows)
+        self._store(_NOTE_ALL_DELETED, _NOTE_DELETED, gone)
+
+    def _store(self, whole: str, each: str, rows: Sequence[Sequence[Any]]) -> None:
         if self._postgres and rows:
-            self._run(_RECORD_ALL, [[*column] for column in zip(*rows, strict=True)])
+            self._run(whole, [[*column] for column in zip(*rows, strict=True)])
         else:
-            self._many(_RECORD_EACH, rows)
+            self._many(each, rows)
+
+    def deleted(self, thread: str) -> frozenset[Key]:
+        """Return the checkpoints of a thread that jobs have deleted lately."""
+        if not self._has("reducing_saver_deleted"):
+            return frozenset()
+        rows = self._run(
+            "SELECT checkpoints FROM reducing_saver_deleted WHERE thread_id = %s", (thread,)
+        )
+        return frozenset(Key(*key) for (text,) in rows for key in json.loads(text))
 
     def finish(self, job: Job, chunk: int) -> None:
         """Note that all threads of a chunk are through."""
@@ -354,6 +427,7 @@ class Ledger:
         if job is None:
             raise JobError(f"there is no job {name!r}")
         totals, left = self.totals(job), self.left(job)
+        whole = self._with_earlier(job, totals)
         return JobStatus(
             name,
             str(job.spec.get("said", "")),
@@ -362,14 +436,25 @@ class Ledger:
             totals.seen + left,
             totals.skipped,
             self.errors(job),
-            totals.bytes,
-            totals.archived,
-            totals.evicted,
-            totals.deleted,
+            whole.bytes,
+            whole.archived,
+            whole.evicted,
+            whole.deleted,
             datetime.fromtimestamp(job.started, UTC),
             datetime.fromtimestamp(job.changed, UTC),
             running,
+            job.round,
         )
+
+    def _with_earlier(self, job: Job, totals: Totals) -> Totals:
+        """Return the sums over all rounds; what stays is what the last look at a thread left."""
+        if not self._has("reducing_saver_rounds"):
+            return totals
+        ((_, done, *sums),) = self._run(_EARLIER, (job.name,))
+        ((stays,),) = self._run(_STAYS, (job.name, job.round))
+        old, writes, checkpoints, evicted, archived, messages, deleted = map(int, sums)
+        size = Bytes(old, writes, checkpoints, evicted, int(stays))
+        return _plus(totals, int(done), size, archived, messages, deleted)
 
     def touch(self, job: Job) -> None:
         """Note that the job has gone on."""
@@ -386,9 +471,9 @@ class Ledger:
         """Erase threads; returns how many rows named them."""
         gone = 0
         for thread in threads:
-            gone += self._count(
-                "DELETE FROM reducing_saver_threads WHERE thread_id = %s", (thread,)
-            )
+            for table in ("reducing_saver_threads", "reducing_saver_deleted"):
+                if self._has(table):
+                    gone += self._count(f"DELETE FROM {table} WHERE thread_id = %s", (thread,))  # noqa: S608
         wanted = {*threads}
         listed = self._run("SELECT job, round, chunk, threads FROM reducing_saver_chunks")
         for name, number, chunk, text in listed:
@@ -415,6 +500,10 @@ class Ledger:
 
     def _said(self, statement: str) -> str:
         return statement if self._postgres else statement.replace("%s", "?")
+
+
+def _noted(one: Outcome) -> tuple[str, str, str]:
+    return one.thread, max(key.id for key in one.lately), json.dumps(one.lately)
 
 
 def _plus(

@@ -111,6 +111,8 @@ class Progress:
 class JobStatus:
     """Hold what the ledger says of a job: totals are derived from its threads, never counted.
 
+    A job that is started again once it is done begins a new round: `done`, `total`, `skipped` and
+    `errors` are of the last one, what was freed, archived, evicted and deleted of all `rounds`.
     `started` and `changed` are times of the database's clock; `running` tells that a worker holds
     one of its chunks now.
     """
@@ -129,6 +131,7 @@ class JobStatus:
     started: datetime | None
     changed: datetime | None
     running: bool
+    rounds: int = 1
 
     @property
     def left(self) -> int:

@@ -502,7 +502,10 @@ class _Run:
             heads, young = _idle(rows, self.task, self.threads)
             more = {"size": CHUNK[self.source.backend], "young": len(young)}
             mark = _print_of(spec)
-            return patiently(rows, lambda: ledger.plan(self.name, mark, spec, heads, **more))
+            return patiently(
+                rows,
+                lambda: ledger.plan(self.name, mark, spec, heads, **more, orphaned=rows.orphaned),
+            )
         found = ledger.find(self.name) if ledger.exists() else None
         if found is None or found.fingerprint != _print_of(spec):
             raise JobError("another job runs in this database; reducing-saver status names it")

@@ -183,9 +183,11 @@ def _show_job(job: JobStatus) -> None:
     state = "running" if job.running else "stopped" if job.left else "done"
     style = {"running": "green", "stopped": "yellow"}.get(state, "")
     amount = f"{job.done:,} of {count(job.total, 'thread')}"
+    amount += f" in round {job.rounds:,}" if job.rounds > 1 else ""
     spans([(one_line(job.job), "bold"), (f"  {state}", style), (f", {amount}", "")])
     left = sum(job.skipped.values())
     said = [f"freed {size(job.bytes.freed)}", f"archived {size(job.archived)}"]
+    said[-1] += f" in {job.rounds:,} rounds" if job.rounds > 1 else ""
     said += [f"{left:,} skipped"] if left else []
     said += [f"changed {job.changed:%Y-%m-%d %H:%M}"] if job.changed else []
     say(f"  {', '.join(said)}")

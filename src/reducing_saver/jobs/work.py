@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from .._counts import Counts
 from .._delivery import pack
 from .._delta import Reducer
 from .._reduction import Proposal, Setting
-from .._retain import floor
+from .._retain import Key, floor
 from .._roll import Roll
 from .._roll import summarise as make_summaries
 from .._segment import Leave
@@ -27,6 +27,7 @@ from .._summary import Summary
 from ..engine import Window
 from ..engine.counters import plain_text
 from ..rows.backend import Edit, Rows
+from ..rows.late import Deleted, nobody_knows, remembered
 from ..rows.rewrite import Rewrite, again, decide, rewrite, summarise
 from ..rows.thread import Bytes, Look, Skip, Thread
 from .ledger import DONE, Claim, Job, Ledger, Outcome
@@ -84,13 +85,13 @@ class Task:
         """Return the archive that is not in the same database."""
         return None if isinstance(self.archive, str) else self.archive
 
-    def look(self, now: datetime, *, archived: bool) -> Look:
+    def look(self, now: datetime, *, archived: bool, deleted: Deleted = nobody_knows) -> Look:
         """Return what to read of threads; `archived` tells that there is an archive already."""
         young = floor(now - self.idle) if self.idle else None
         lists = self.policy.window is not None or self.reducer is not None
         inherits = self.archives and (archived or self.elsewhere is not None)
         places = self.places if lists else {}
-        return Look(self.policy.retain, now, young, places, self.reducer, inherits)
+        return Look(self.policy.retain, now, young, places, self.reducer, inherits, deleted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,11 @@ class Worker:
         """Return what to read of threads."""
         if self._archived is None:
             self._archived = self.rows.has_archive()
-        return self.task.look(datetime.now(UTC), archived=self._archived)
+        now = datetime.now(UTC)
+        return self.task.look(now, archived=self._archived, deleted=self._deleted)
+
+    def _deleted(self, thread: str) -> Collection[Key]:
+        return self.ledger.deleted(thread)
 
     def work(self, most: int | None = None) -> Done | None:
         """Do the next chunk, or at most so many threads of it; None where none is free.
@@ -382,6 +387,7 @@ def done_with(edit: Edit, archived: int) -> Outcome:
         evicted=edit.rewrite.evicted,
         deleted=edit.deleted,
         checkpoints=len(edit.thread.rows),
+        lately=remembered(edit.thread.gone, now=datetime.now(UTC)),
     )
 
 

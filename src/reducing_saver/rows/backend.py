@@ -49,7 +49,8 @@ class Edit:
     @property
     def changes(self) -> bool:
         """Tell whether anything is written or deleted."""
-        return bool(self.deleted or self.rewrite.changes or self.thread.severed)
+        thread = self.thread
+        return bool(self.deleted or self.rewrite.changes or thread.severed or thread.swept)
 
 
 class Head(NamedTuple):
@@ -77,6 +78,9 @@ class Rows(Protocol):
     def heads(self, threads: Sequence[str] | None = None) -> list[Head]:
         """Return all threads, or those of these that are there, oldest head first."""
 
+    def orphaned(self, threads: Sequence[str]) -> set[str]:
+        """Return those of these threads that have writes of a checkpoint that is not stored."""
+
     def load(self, threads: Sequence[str], look: Look) -> list[Thread]:
         """Return what has to be known of threads; one that cannot be read says so."""
 
@@ -88,6 +92,9 @@ class Rows(Protocol):
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
+
+    def sweep(self, thread: str, keys: Iterable[Key]) -> None:
+        """Delete the writes of these checkpoints of a thread."""
 
     def describe(self, thread: str, key: Key, metadata: Mapping[str, Any]) -> None:
         """Put other metadata into a checkpoint."""
@@ -114,11 +121,12 @@ class Rows(Protocol):
         """Close the connection, where it was opened for this."""
 
 
-def retain(rows: Rows, thread: str, look: Look, *, most: int) -> int | None:
+def retain(rows: Rows, thread: str, look: Look, *, most: int) -> Sequence[Key] | None:
     """Delete at most `most` checkpoints that do not stay, oldest first, in one transaction.
 
-    Returns how many were deleted; None where the thread has to be left alone for now, as between
-    the writes of a task and their checkpoint. Lists are not read. Of what stays only metadata
+    Returns which were deleted; None where the thread has to be left alone for now, as between
+    the writes of a task and their checkpoint. Writes that came after their checkpoint was deleted
+    go too, and are not counted. Lists are not read. Of what stays only metadata
     changes: a record takes over what the records before it say, so that in a chat that never rests
     they may go too.
     """
@@ -132,7 +140,9 @@ def retain(rows: Rows, thread: str, look: Look, *, most: int) -> int | None:
             for one in _folded(found, keys):
                 rows.describe(thread, one.key, one.metadata)
             rows.delete(thread, gone)
-        return len(gone)
+        if found.swept:
+            rows.sweep(thread, found.swept)
+        return gone
 
 
 def _without_chains(thread: Thread, look: Look) -> frozenset[Key]:

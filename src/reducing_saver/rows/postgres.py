@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -38,6 +39,7 @@ from .backend import (
     owed_to,
     whole_lists,
 )
+from .late import NONE_LATE, Late, sort_out
 from .packed import put_list
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
@@ -45,6 +47,7 @@ from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
 _LOCK_TIMEOUT = "5s"
 _IDLE_TIMEOUT = "60s"
 _TASKS = "__pregel_tasks"
+_PAGE = 1_000
 
 _LIMITS = """
     SELECT set_config('lock_timeout', %s, true),
@@ -66,9 +69,22 @@ _ROWS = """
         pg_column_size(checkpoint) + pg_column_size(metadata)
     FROM checkpoints WHERE thread_id = ANY(%(threads)s)
     """
+# One row for the writes of all checkpoints that are stored, and one for each that is not.
 _WRITES = """
-    SELECT thread_id, checkpoint_ns, max(checkpoint_id), sum(pg_column_size(blob))
-    FROM checkpoint_writes WHERE thread_id = ANY(%s) GROUP BY 1, 2
+    SELECT w.thread_id, CASE WHEN c.thread_id IS NULL THEN w.checkpoint_ns END,
+        CASE WHEN c.thread_id IS NULL THEN w.checkpoint_id END, sum(pg_column_size(w.blob))
+    FROM checkpoint_writes AS w LEFT JOIN checkpoints AS c
+    ON c.thread_id = ANY(%(threads)s) AND c.thread_id = w.thread_id
+    AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+    WHERE w.thread_id = ANY(%(threads)s) GROUP BY 1, 2, 3
+    """
+_ORPHANED = """
+    SELECT DISTINCT w.thread_id FROM checkpoint_writes AS w
+    WHERE w.thread_id = ANY(%(threads)s) AND NOT EXISTS (
+        SELECT 1 FROM checkpoints AS c
+        WHERE c.thread_id = ANY(%(threads)s) AND c.thread_id = w.thread_id
+        AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+    )
     """
 _VALUES = """
     SELECT thread_id, sum(pg_column_size(blob)) FROM checkpoint_blobs
@@ -212,7 +228,8 @@ class _Read:
     blobs: dict[Place, Blob] = field(default_factory=dict)
     parents: dict[Key, str | None] = field(default_factory=dict)
     segments: dict[Key, Mapping[str, str]] = field(default_factory=dict)
-    written: dict[str, str] = field(default_factory=dict)
+    orphans: dict[Key, int] = field(default_factory=dict)
+    late: Late = NONE_LATE
     writes: int = 0
     values: int = 0
     kept_writes: int = 0
@@ -226,13 +243,6 @@ class _Read:
     def is_young(self, floor: str | None) -> bool:
         return floor is not None and not all(is_older(key.id, floor) for key in self.rows)
 
-    def is_unput(self) -> bool:
-        newest: dict[str, str] = {}
-        for key in self.rows:
-            newest[key.namespace] = max(key.id, newest.get(key.namespace, ""))
-        head = max(newest.values(), default="")
-        return any(id > newest.get(space, head) for space, id in self.written.items())
-
     def bytes(self, keys: frozenset[Key]) -> Bytes:
         kept = sum(size for key, size in self.sizes.items() if key in keys)
         named = {
@@ -241,11 +251,13 @@ class _Read:
             for channel, version in self.held[key].checkpoint["channel_versions"].items()
         }
         stays = sum(self.blobs[place].size for place in named & self.blobs.keys())
+        waiting = self.orphans.keys() - {*self.late.swept}
+        written = self.kept_writes + sum(self.orphans[key] for key in waiting)
         return Bytes(
             old_versions=max(0, self.values - stays),
-            writes=max(0, self.writes - self.kept_writes),
+            writes=max(0, self.writes - written),
             checkpoints=sum(self.sizes.values()) - kept,
-            stays=stays + self.kept_writes + kept,
+            stays=stays + written + kept,
         )
 
 
@@ -299,6 +311,14 @@ class PostgresRows:
         asked = {"threads": None if threads is None else [*threads]}
         return [Head(*row) for row in self._all(_HEADS, asked)]
 
+    def orphaned(self, threads: Sequence[str]) -> set[str]:
+        """Return those of these threads that have writes of a checkpoint that is not stored."""
+        found = set[str]()
+        for start in range(0, len(threads), _PAGE):
+            page = {"threads": [*threads[start : start + _PAGE]]}
+            found |= {thread for (thread,) in self._all(_ORPHANED, page)}
+        return found
+
     def load(self, threads: Sequence[str], look: Look) -> list[Thread]:
         """Return what has to be known of threads; one that cannot be read says so."""
         found = {thread: _Read() for thread in threads}
@@ -310,8 +330,14 @@ class PostgresRows:
             parents = {Key(row.namespace, row.parent or "") for row in read.rows.values()}
             read.followed = frozenset(parents)
         self._weigh(todo)
-        for read in todo.values():
-            read.skip = Skip.UNPUT if read.is_unput() else None
+        for thread, read in todo.items():
+            read.late = sort_out(
+                read.orphans.keys(),
+                read.rows,
+                now=look.now,
+                deleted=partial(look.deleted, thread),
+            )
+            read.skip = Skip.UNPUT if read.late.unput else None
         self._keep(todo, look)
         return [_thread(thread, read, look) for thread, read in found.items()]
 
@@ -332,9 +358,10 @@ class PostgresRows:
             read.sizes[key] = size
 
     def _weigh(self, found: Mapping[str, _Read]) -> None:
-        for thread, space, newest, size in self._all(_WRITES, ([*found],)):
-            found[thread].written[space] = newest
+        for thread, space, id, size in self._all(_WRITES, {"threads": [*found]}):
             found[thread].writes += int(size or 0)
+            if id is not None:
+                found[thread].orphans[Key(space, id)] = int(size or 0)
         for thread, size in self._all(_VALUES, ([*found],)):
             found[thread].values = int(size or 0)
 
@@ -505,14 +532,18 @@ class PostgresRows:
             self._do(_DESCRIBE, _columns(described, 6))
         self._do(_DELETE_CHECKPOINTS, gone)
         self._do(_DELETE_BLOBS, (threads, *_columns(sorted(named), 4)))
+        for edit in edits:
+            self.sweep(edit.thread.id, edit.thread.swept)
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
-        spaces: dict[str, list[str]] = defaultdict(list)
-        for key in keys:
-            spaces[key.namespace].append(key.id)
-        for space, ids in spaces.items():
+        for space, ids in _by_space(keys).items():
             self._delete(thread, space, ids)
+
+    def sweep(self, thread: str, keys: Iterable[Key]) -> None:
+        """Delete the writes of these checkpoints of a thread."""
+        for space, ids in _by_space(keys).items():
+            self.connection.execute(_GONE_WRITES, (thread, space, ids))
 
     def _delete(self, thread: str, space: str, ids: Sequence[str]) -> None:
         parents = dict(self._all(_LEFT, (thread, space)))
@@ -606,7 +637,7 @@ def _thread(thread: str, read: _Read, look: Look) -> Thread:
     kept = tuple(read.held[key] for key in sorted(keys, key=lambda key: key.id))
     skip, waits = state_of(kept, look)
     cut = severed(kept, read.rows)
-    return Thread(thread, rows, kept, read.bytes(keys), cut, skip, waits)
+    return Thread(thread, rows, kept, read.bytes(keys), cut, skip, waits, read.late.swept)
 
 
 def _described(edit: Edit) -> Iterator[tuple[Any, ...]]:
@@ -621,6 +652,13 @@ def _described(edit: Edit) -> Iterator[tuple[Any, ...]]:
         )
         if key in cut or metadata is not None or marks is not None:
             yield edit.thread.id, *key, key in cut, metadata, marks
+
+
+def _by_space(keys: Iterable[Key]) -> dict[str, list[str]]:
+    spaces: dict[str, list[str]] = defaultdict(list)
+    for key in keys:
+        spaces[key.namespace].append(key.id)
+    return spaces
 
 
 def _columns(rows: Sequence[Sequence[Any]], amount: int) -> list[list[Any]]:

@@ -34,12 +34,26 @@ from .backend import (
     owed_to,
     whole_lists,
 )
+from .late import sort_out
 from .packed import put_list, put_value
 from .rewrite import Change, Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
 
 _BUSY_SECONDS = 30.0
 _TASKS = "__pregel_tasks"
+
+_ORPHANED = """
+    SELECT DISTINCT w.thread_id FROM writes AS w WHERE NOT EXISTS (
+        SELECT 1 FROM checkpoints AS c WHERE c.thread_id = w.thread_id
+        AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+    )
+    """
+_DELETE_WRITES = (
+    "DELETE FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+)
+_DELETE_CHECKPOINT = (
+    "DELETE FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+)
 
 
 def connect(path: str, *, read_only: bool = False) -> sqlite3.Connection:
@@ -122,6 +136,10 @@ class SqliteRows:
             (head for head in found if head.id is not None), key=lambda h: (h.id, h.thread)
         )
 
+    def orphaned(self, threads: Sequence[str]) -> set[str]:
+        """Return those of these threads that have writes of a checkpoint that is not stored."""
+        return {thread for (thread,) in self.connection.execute(_ORPHANED)} & {*threads}
+
     def load(self, threads: Sequence[str], look: Look) -> list[Thread]:
         """Return what has to be known of threads; one that cannot be read says so."""
         found = []
@@ -149,11 +167,17 @@ class SqliteRows:
                 rows[key] = replace(rows[key], needs=self._needs(thread, one, rows))
         kept = [held[key] for key in sorted(chosen([*rows.values()], look), key=lambda k: k.id)]
         skip, waits = state_of(kept, look)
-        skip = Skip.UNPUT if self._unput(thread, rows) else skip
+        written = self._written(thread)
+        late = sort_out(
+            written.keys() - rows.keys(), rows, now=look.now, deleted=lambda: look.deleted(thread)
+        )
+        skip = Skip.UNPUT if late.unput else skip
         cut = severed(kept, rows)
         whole = (*rows.values(),)
-        read = Thread(thread, whole, tuple(kept), severed=cut, skip=skip, waits=waits)
-        return replace(read, bytes=self._bytes(read, sizes))
+        read = Thread(
+            thread, whole, tuple(kept), severed=cut, skip=skip, waits=waits, swept=late.swept
+        )
+        return replace(read, bytes=_bytes(read, sizes, written))
 
     def _rows(
         self, thread: str, look: Look
@@ -239,33 +263,14 @@ class SqliteRows:
         ).fetchone()
         return bool(found[0])
 
-    def _unput(self, thread: str, rows: Mapping[Key, Row]) -> bool:
-        newest: dict[str, str] = {}
-        for key in rows:
-            newest[key.namespace] = max(key.id, newest.get(key.namespace, ""))
-        head = max(newest.values(), default="")
-        written = self.connection.execute(
-            "SELECT DISTINCT checkpoint_ns, checkpoint_id FROM writes WHERE thread_id = ?",
-            (thread,),
-        )
-        return any(id > newest.get(namespace, head) for namespace, id in written)
-
-    def _bytes(self, thread: Thread, sizes: Mapping[Key, tuple[int, int]]) -> Bytes:
-        written = self.connection.execute(
+    def _written(self, thread: str) -> dict[Key, int]:
+        """Return how many bytes are written for each checkpoint, stored or not."""
+        found = self.connection.execute(
             "SELECT checkpoint_ns, checkpoint_id, sum(length(value)) FROM writes "
             "WHERE thread_id = ? GROUP BY 1, 2",
-            (thread.id,),
+            (thread,),
         )
-        keys, total = thread.keys, Bytes()
-        for key, (state, metadata) in sizes.items():
-            if key in keys:
-                total += Bytes(stays=state + metadata)
-            else:
-                total += Bytes(old_versions=state, checkpoints=metadata)
-        for namespace, id, size in written:
-            gone = Key(namespace, id) in sizes and Key(namespace, id) not in keys
-            total += Bytes(writes=size or 0) if gone else Bytes(stays=size or 0)
-        return total
+        return {Key(namespace, id): size or 0 for namespace, id, size in found}
 
     def edit(self, thread: Thread, rewrite: Rewrite) -> Edit:
         """Return what is to be written of a thread. Writes nothing."""
@@ -296,8 +301,8 @@ class SqliteRows:
         """Rewrite what stays and delete what goes; only within `writing`."""
         for edit in edits:
             self._rewrite(edit)
-            gone = {row.key for row in edit.thread.rows} - edit.thread.keys
-            self._remove(edit.thread.id, gone)
+            self._remove(edit.thread.id, edit.thread.gone)
+            self.sweep(edit.thread.id, edit.thread.swept)
             for cut in edit.thread.severed:
                 self._sever(edit.thread.id, cut.key)
 
@@ -329,12 +334,12 @@ class SqliteRows:
 
     def _remove(self, thread: str, keys: Iterable[Key]) -> None:
         named = [(thread, *key) for key in keys]
-        for statement in (
-            "DELETE FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
-            "DELETE FROM checkpoints "
-            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
-        ):
-            self.connection.executemany(statement, named)
+        self.connection.executemany(_DELETE_WRITES, named)
+        self.connection.executemany(_DELETE_CHECKPOINT, named)
+
+    def sweep(self, thread: str, keys: Iterable[Key]) -> None:
+        """Delete the writes of these checkpoints of a thread."""
+        self.connection.executemany(_DELETE_WRITES, [(thread, *key) for key in keys])
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""
@@ -449,6 +454,20 @@ class _Joined:
 
     def create_function(self, *arguments: Any, **options: Any) -> None:
         self._connection.create_function(*arguments, **options)
+
+
+def _bytes(
+    thread: Thread, sizes: Mapping[Key, tuple[int, int]], written: Mapping[Key, int]
+) -> Bytes:
+    keys, gone, total = thread.keys, thread.gone | {*thread.swept}, Bytes()
+    for key, (state, metadata) in sizes.items():
+        if key in keys:
+            total += Bytes(stays=state + metadata)
+        else:
+            total += Bytes(old_versions=state, checkpoints=metadata)
+    for key, size in written.items():
+        total += Bytes(writes=size) if key in gone else Bytes(stays=size)
+    return total
 
 
 def _metadata(text: bytes | str | None) -> Any:

@@ -14,6 +14,7 @@ from .._channel import Place, at_rest
 from .._delta import Reducer
 from .._record import Record
 from .._retain import Key, Retain, Row, kept
+from .late import Deleted, nobody_knows
 
 
 class Skip(StrEnum):
@@ -70,6 +71,7 @@ class Look:
     - `reducer`: of the delta channels among them.
     - `inherits`: older checkpoints may name archived segments that those after them do not: a
       bare saver carries none forward.
+    - `deleted`: says which checkpoints of a thread were deleted lately.
     """
 
     retain: Retain
@@ -78,6 +80,7 @@ class Look:
     places: Mapping[str, Place] = field(default_factory=dict)
     reducer: Reducer | None = None
     inherits: bool = False
+    deleted: Deleted = nobody_knows
 
     @property
     def channels(self) -> frozenset[str]:
@@ -142,7 +145,7 @@ class Thread:
     """Hold what was read of a thread: all its rows, and the checkpoints that stay, in line order.
 
     `skip` says why it must be left as it is; `waits` that a run stopped at its head, so that at
-    most its history may go.
+    most its history may go. `swept` name checkpoints that are not stored and whose writes go.
     """
 
     id: str
@@ -152,11 +155,17 @@ class Thread:
     severed: tuple[Severed, ...] = ()
     skip: Skip | None = None
     waits: Skip | None = None
+    swept: tuple[Key, ...] = ()
 
     @property
     def keys(self) -> frozenset[Key]:
         """Return the names of what stays."""
         return frozenset(one.key for one in self.kept)
+
+    @property
+    def gone(self) -> frozenset[Key]:
+        """Return the names of what goes."""
+        return frozenset(row.key for row in self.rows) - self.keys
 
     @property
     def head(self) -> str:
