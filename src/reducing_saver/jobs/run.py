@@ -5,7 +5,6 @@ A driver plans (one at a time in a database); workers take chunks of threads unt
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
@@ -13,9 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from multiprocessing import get_context, parent_process
-from multiprocessing.process import BaseProcess
-from threading import Thread
+from multiprocessing import get_context
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -35,6 +32,7 @@ from ..rows.thread import Skip
 from .ledger import Job, Outcome, Totals
 from .others import Others, other_saver
 from .policy import Policy, fingerprint
+from .process import make_own
 from .report import MOST_ERRORS, JobStatus, Progress, Report, curve, largest
 from .source import Source, source_of
 from .work import Task, Worker, done_with, gathered, is_lost, patiently, skipped
@@ -520,7 +518,7 @@ class _Run:
             return self._in_process(rows, job)
         for _ in range(_RESTARTS):
             context = get_context("spawn")
-            with ProcessPoolExecutor(_PROCESSES, context, _watch_parent) as pool:
+            with ProcessPoolExecutor(_PROCESSES, context, make_own) as pool:
                 if not self._in_executor(rows, job, pool):
                     return []
         # A script without its `if __name__ == "__main__":` starts no processes.
@@ -683,18 +681,6 @@ def _summed(totals: Totals) -> dict[str, Any]:
         "evicted": totals.evicted,
         "deleted": totals.deleted,
     }
-
-
-def _watch_parent() -> None:
-    """End this process with the one that started it: a pool whose driver was killed lives on."""
-    parent = parent_process()
-    if parent is not None:
-        Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
 
 
 def do_chunks(source: Source, task: Task, job: Job, chunks: int, pace: Pace) -> int:

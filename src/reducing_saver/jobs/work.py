@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -173,8 +171,7 @@ class Worker:
             claim = self.ledger.claim(self.job, leased.chunk if leased else None)
             if claim is None:
                 return None
-            with _uncollected():
-                done = self._do(claim.threads[:most], prepared)
+            done = self._do(claim.threads[:most], prepared)
             self.ledger.record(self.job, claim.chunk, done.outcomes)
             if len(done.outcomes) == len(claim.threads):
                 self.ledger.finish(self.job, claim.chunk)
@@ -343,22 +340,6 @@ class Worker:
         archive = self.task.elsewhere
         indexed = archive is not None and archive.index_text
         return pack(leave, self.rows.serde, plain_text if indexed else None)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector from running within.
-
-    A chunk is many objects and hardly a cycle: looking for cycles, through all objects of the
-    process, takes a third of the CPU of a job (CPython 3.11).
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _reason(thread: Thread, policy: Policy) -> Skip | None:
