@@ -39,7 +39,7 @@ from ._retain import Retain
 from .jobs import show
 from .jobs.page import page
 from .jobs.policy import Policy
-from .jobs.process import collecting_rarely, make_own
+from .jobs.process import end_with_parent
 
 if TYPE_CHECKING:
     from .jobs.report import Erased, Report, Swept
@@ -199,12 +199,7 @@ def compact(
 
     def work(*, dry_run: bool) -> Report:
         processes = workers if is_postgres(dsn) else None
-        with (
-            failing(dsn),
-            _executor(processes) as executor,
-            collecting_rarely(),
-            show.follow() as tell,
-        ):
+        with failing(dsn), _executor(processes) as executor, show.follow() as tell:
             return run.compact(
                 plain(dsn),
                 policy,
@@ -243,7 +238,7 @@ def worker(
     from .jobs import run
 
     check(dsn)
-    with failing(dsn), collecting_rarely(), show.follow() as tell:
+    with failing(dsn), show.follow() as tell:
         report = run.worker(
             plain(dsn),
             job=job,
@@ -390,7 +385,7 @@ def _wanted(dry_run: bool, as_json: bool) -> bool:
 def _executor(workers: int | None) -> AbstractContextManager[Executor | None]:
     if workers is None:
         return nullcontext()
-    return ProcessPoolExecutor(workers, get_context("spawn"), make_own)
+    return ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent)
 
 
 def _one_of(option: str, word: str, allowed: tuple[str, ...]) -> None:

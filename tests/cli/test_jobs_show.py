@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -233,7 +234,8 @@ def test_status_of_jobs(printed: Printed) -> None:
             ((10, 10), (), False),
         )
     ]
-    lines = printed(shown.show_status, jobs, width=60).splitlines()
+    jobs.append(replace(jobs[-1], rounds=3, skipped={Skip.YOUNG: 2}))
+    lines = printed(shown.show_status, jobs, width=90).splitlines()
     assert lines == [
         "a  running, 5 of 10 threads",
         "  freed 5.0 kB, archived 0 bytes, changed 2026-01-02 03:04",
@@ -244,6 +246,9 @@ def test_status_of_jobs(printed: Printed) -> None:
         "error: t: OSError",
         "a  done, 10 of 10 threads",
         "  freed 5.0 kB, archived 0 bytes, changed 2026-01-02 03:04",
+        "  p",
+        "a  done, 10 of 10 threads in round 3",
+        "  freed 5.0 kB, archived 0 bytes in 3 rounds, 2 skipped, changed 2026-01-02 03:04",
         "  p",
     ]
 

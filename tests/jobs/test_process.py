@@ -1,23 +1,21 @@
-"""A job changes nothing of a process that others use too; its own collects garbage rarely."""
+"""A job lets the garbage collector run more rarely, never off, and leaves it as it was."""
 
 from __future__ import annotations
 
 import gc
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import pytest
 from jobs.graphs import finished
 
 from reducing_saver import Discard, Policy, Window, compact
-from reducing_saver.jobs.process import collecting_rarely, make_own
+from reducing_saver.jobs.process import collecting_rarely
 
 POLICY = Policy(Window(keep=("messages", 4), trigger=("messages", 6)))
 
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["on", "off"])
-def test_a_job_leaves_the_garbage_collector_alone(
+def test_a_job_never_turns_the_garbage_collector_on_or_off(
     house: Any, monkeypatch: Any, enabled: bool
 ) -> None:
     from reducing_saver.rows.postgres import PostgresRows
@@ -37,22 +35,59 @@ def test_a_job_leaves_the_garbage_collector_alone(
         gc.disable()
     try:
         report = compact(house.saver, POLICY, archive=Discard(), idle="0", dry_run=False)
-        after = gc.isenabled()
+        after = gc.isenabled(), gc.get_threshold()
     finally:
         gc.enable()
     assert report.compacted == 1
-    assert after == enabled
-    assert seen == [(enabled, before)]
+    assert after == (enabled, before)
+    assert [one for one, _ in seen] == [enabled]
+    assert seen[0][1] > before
 
 
-def test_a_command_gives_the_thresholds_back() -> None:
+def test_the_thresholds_come_back() -> None:
     before = gc.get_threshold()
-    with pytest.raises(RuntimeError, match="over"), collecting_rarely():
-        assert gc.get_threshold()[0] > before[0]
-        raise RuntimeError("over")
+    first, second = collecting_rarely(), collecting_rarely()
+    with first:
+        with second:
+            within = gc.get_threshold()
+        assert gc.get_threshold() == within > before
     assert gc.get_threshold() == before
 
 
-def test_a_process_of_a_pool_collects_rarely() -> None:
-    with ProcessPoolExecutor(1, get_context("spawn"), make_own) as pool:
-        assert pool.submit(gc.get_threshold).result()[0] > gc.get_threshold()[0]
+def test_jobs_in_threads_share_them() -> None:
+    """The one that began last may end first, and the other way round."""
+    before = gc.get_threshold()
+    for order in ((0, 1), (1, 0)):
+        jobs = [collecting_rarely(), collecting_rarely()]
+        for job in jobs:
+            job.__enter__()
+        jobs[order[0]].__exit__(None, None, None)
+        assert gc.get_threshold() > before
+        jobs[order[1]].__exit__(None, None, None)
+        assert gc.get_threshold() == before
+
+
+def test_what_somebody_else_sets_stays() -> None:
+    before = gc.get_threshold()
+    try:
+        with collecting_rarely():
+            gc.set_threshold(900, 5, 5)
+        assert gc.get_threshold() == (900, 5, 5)
+        gc.set_threshold(0)
+        with collecting_rarely():
+            assert gc.get_threshold()[0] == 0
+        assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_a_failure_gives_them_back() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(RuntimeError, match="over"):
+        fail()
+    assert gc.get_threshold() == before
+
+
+def fail() -> None:
+    with collecting_rarely():
+        raise RuntimeError("over")

@@ -1,4 +1,4 @@
-"""Set up the processes that do nothing but jobs: those of a pool, and the command's own."""
+"""Get along in a process: with its garbage collector, and with the one that started it."""
 
 from __future__ import annotations
 
@@ -8,31 +8,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
-from threading import Thread
+from threading import Lock, Thread
 
-# A chunk is many objects and hardly a cycle. Looking for cycles, at the thresholds that CPython
-# 3.11 starts with, takes a tenth of the client's CPU of a job, a quarter where ten checkpoints
-# stay; at these, next to nothing. In a process that others use too it is left as it is.
-_RARELY = (50_000, 50, 100)
+_RARELY = (200_000, 50, 100)
+_lock = Lock()
+_within = 0
+_before = gc.get_threshold()
 
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Let the garbage collector look for cycles rarely within, in all threads of the process."""
-    before = gc.get_threshold()
-    gc.set_threshold(*_RARELY)
+    """Let the garbage collector look for cycles rarely within, in all threads of the process.
+
+    A chunk is many objects and hardly a cycle: looking for cycles at the thresholds that CPython
+    3.11 starts with takes up to half of the client's CPU of a job. It is never off: others in
+    the process, and what they fork meanwhile, still need it. Safe in several threads at once;
+    thresholds that somebody else has set meanwhile stay.
+    """
+    global _within, _before
+    with _lock:
+        if not _within:
+            _before = gc.get_threshold()
+            # Zero stands for off.
+            if _before[0]:
+                gc.set_threshold(*_RARELY)
+        _within += 1
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        with _lock:
+            _within -= 1
+            if not _within and gc.get_threshold() == _RARELY:
+                gc.set_threshold(*_before)
 
 
-def make_own() -> None:
-    """Make this process one of a job's: what a pool of its own begins its processes with.
-
-    It ends with the one that started it: a pool whose driver was killed lives on.
-    """
-    gc.set_threshold(*_RARELY)
+def end_with_parent() -> None:
+    """End this process with the one that started it: a pool whose driver was killed lives on."""
     parent = parent_process()
     if parent is not None:
         Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -32,7 +32,7 @@ from ..rows.thread import Skip
 from .ledger import Job, Outcome, Totals
 from .others import Others, other_saver
 from .policy import Policy, fingerprint
-from .process import make_own
+from .process import end_with_parent
 from .report import MOST_ERRORS, JobStatus, Progress, Report, curve, largest
 from .source import Source, source_of
 from .work import Task, Worker, done_with, gathered, is_lost, patiently, skipped
@@ -518,7 +518,7 @@ class _Run:
             return self._in_process(rows, job)
         for _ in range(_RESTARTS):
             context = get_context("spawn")
-            with ProcessPoolExecutor(_PROCESSES, context, make_own) as pool:
+            with ProcessPoolExecutor(_PROCESSES, context, end_with_parent) as pool:
                 if not self._in_executor(rows, job, pool):
                     return []
         # A script without its `if __name__ == "__main__":` starts no processes.

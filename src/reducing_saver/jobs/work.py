@@ -30,6 +30,7 @@ from ..rows.rewrite import Rewrite, again, decide, rewrite, summarise
 from ..rows.thread import Bytes, Look, Skip, Thread
 from .ledger import DONE, Claim, Job, Ledger, Outcome
 from .policy import Policy
+from .process import collecting_rarely
 from .report import MOST_ERRORS, curve, largest
 
 logger = logging.getLogger("reducing_saver")
@@ -171,7 +172,8 @@ class Worker:
             claim = self.ledger.claim(self.job, leased.chunk if leased else None)
             if claim is None:
                 return None
-            done = self._do(claim.threads[:most], prepared)
+            with collecting_rarely():
+                done = self._do(claim.threads[:most], prepared)
             self.ledger.record(self.job, claim.chunk, done.outcomes)
             if len(done.outcomes) == len(claim.threads):
                 self.ledger.finish(self.job, claim.chunk)

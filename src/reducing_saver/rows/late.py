@@ -14,13 +14,16 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from .._retain import Key, floor, is_older, moment
+from .._retain import Key, floor, is_older
 
 PATIENCE = timedelta(hours=1)
 """How long a checkpoint may be on its way while others of its namespace are stored after it."""
 
 LONGEST_PATIENCE = timedelta(hours=24)
 """The same of one that would be the newest: a run would go on from it. What `gc` waits."""
+
+# Sorts after every id that tells a time.
+_AFTER_ALL = "g"
 
 Deleted = Callable[[str], Collection[Key]]
 """Return the checkpoints of a thread that are known to have been deleted within `PATIENCE`."""
@@ -64,7 +67,8 @@ def sort_out(
 def remembered(deleted: Iterable[Key], *, now: datetime) -> tuple[Key, ...]:
     """Return those of deleted checkpoints whose writes may still come, before time tells."""
     soon = floor(now - PATIENCE)
-    return tuple(sorted(key for key in deleted if key.id >= soon and moment(key.id)))
+    young = [key for key in deleted if key.id >= soon and is_older(key.id, _AFTER_ALL)]
+    return tuple(sorted(young))
 
 
 def nobody_knows(thread: str) -> Collection[Key]:
