@@ -20,7 +20,10 @@ PATIENCE = timedelta(hours=1)
 """How long a checkpoint may be on its way while others of its namespace are stored after it."""
 
 LONGEST_PATIENCE = timedelta(hours=24)
-"""The same of one that would be the newest: a run would go on from it. What `gc` waits."""
+"""The same of one that would be the newest, and that a run would go on from; what `gc` waits.
+
+With durability `"exit"` a checkpoint is as old as the last step of its run when it comes.
+"""
 
 # Sorts after every id that tells a time.
 _AFTER_ALL = "g"
