@@ -3,45 +3,10 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 import pytest
-from jobs.graphs import finished
 
-from reducing_saver import Discard, Policy, Window, compact
 from reducing_saver.jobs.process import collecting_rarely
-
-POLICY = Policy(Window(keep=("messages", 4), trigger=("messages", 6)))
-
-
-@pytest.mark.parametrize("enabled", [True, False], ids=["on", "off"])
-def test_a_job_never_turns_the_garbage_collector_on_or_off(
-    house: Any, monkeypatch: Any, enabled: bool
-) -> None:
-    from reducing_saver.rows.postgres import PostgresRows
-    from reducing_saver.rows.sqlite import SqliteRows
-
-    kind = PostgresRows if house.kind == "postgres" else SqliteRows
-    whole, seen = kind.apply, list[Any]()
-
-    def apply(self: Any, edits: Any) -> None:
-        seen.append((gc.isenabled(), gc.get_threshold()))
-        whole(self, edits)
-
-    monkeypatch.setattr(kind, "apply", apply)
-    finished(house.saver).start()
-    before = gc.get_threshold()
-    if not enabled:
-        gc.disable()
-    try:
-        report = compact(house.saver, POLICY, archive=Discard(), idle="0", dry_run=False)
-        after = gc.isenabled(), gc.get_threshold()
-    finally:
-        gc.enable()
-    assert report.compacted == 1
-    assert after == (enabled, before)
-    assert [one for one, _ in seen] == [enabled]
-    assert seen[0][1] > before
 
 
 def test_the_thresholds_come_back() -> None:
