@@ -217,7 +217,7 @@ def test_a_thread_that_breaks_the_transaction_is_done_alone(house: Any, monkeypa
 def test_the_garbage_collector_is_left_as_it_was(
     house: Any, monkeypatch: Any, enabled: bool
 ) -> None:
-    """A job has it run more rarely for a chunk, never off; afterwards as before, also if it raised."""
+    """A job has it run more rarely for a chunk, never off; then as before, also if it raised."""
     fill(house, "t0", "t1")
     kind = type(house.saver).__name__.replace("Saver", "Rows")
     rows = importlib.import_module(f"reducing_saver.rows.{house.kind}")
