@@ -15,7 +15,7 @@ from dataclasses import asdict
 from datetime import datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -198,8 +198,7 @@ def compact(
     _check_page(html)
 
     def work(*, dry_run: bool) -> Report:
-        processes = workers if is_postgres(dsn) else None
-        with failing(dsn), _executor(processes) as executor, show.follow() as tell:
+        with failing(dsn), _executor(dsn, workers) as executor, show.follow() as tell:
             return run.compact(
                 plain(dsn),
                 policy,
@@ -382,9 +381,13 @@ def _wanted(dry_run: bool, as_json: bool) -> bool:
     return confirm("\nApply it?")
 
 
-def _executor(workers: int | None) -> AbstractContextManager[Executor | None]:
-    if workers is None:
+def _executor(
+    dsn: str, workers: int | None
+) -> AbstractContextManager[Executor | Literal["processes"] | None]:
+    if not is_postgres(dsn):
         return nullcontext()
+    if workers is None:
+        return nullcontext("processes")
     return ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent)
 
 

@@ -48,7 +48,8 @@ def go(errand: Errand) -> None:
         case "driver":
             report = compact(errand.dsn, POLICY, on_evict=[Told(errand.log)], **given)
         case "quiet driver" | "processes":
-            report = compact(errand.dsn, POLICY, **given)
+            own = "processes" if errand.role == "processes" else None
+            report = compact(errand.dsn, POLICY, executor=own, **given)
         case "elsewhere":
             from langgraph.store.sqlite import SqliteStore
 

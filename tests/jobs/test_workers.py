@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,11 +107,58 @@ def test_an_executor(house: Any, pool: str) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_processes_by_default_where_the_database_is_named(house: Any) -> None:
+def test_two_processes(house: Any) -> None:
     fill(house)
-    report = compact(house.dsn, POLICY, archive="same", idle="0", dry_run=False)
+    report = compact(
+        house.dsn, POLICY, archive="same", idle="0", dry_run=False, executor="processes"
+    )
     assert report.compacted == THREADS
     is_whole(house)
+
+
+@pytest.mark.parametrize(
+    ("executor", "starts", "says"),
+    [
+        ("None", 1, ""),
+        ('"processes"', 3, "no worker process could start"),
+        ("ProcessPoolExecutor(2, get_context('spawn'))", 3, "JobError: no worker process could"),
+    ],
+    ids=["none", "processes", "a pool"],
+)
+def test_a_script_without_a_guard(
+    house: Any, tmp_path: Path, executor: str, starts: int, says: str
+) -> None:
+    """A process runs the script again that starts it: by default nothing of a script runs twice."""
+    fill(house)
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT.format(dsn=house.dsn, executor=executor))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert len((tmp_path / "started").read_text()) <= starts
+    assert says in done.stderr
+    assert ("JobError" in says) == bool(done.returncode)
+    if not done.returncode:
+        assert not says or starts > 1
+        is_whole(house)
+
+
+_SCRIPT = """
+import logging
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from reducing_saver import Policy, Window, compact
+from reducing_saver.jobs import run
+
+open("started", "a").write(".")
+run.CHUNK["postgres"] = 3
+policy = Policy(Window(keep=("messages", 4), trigger=("messages", 6)))
+logging.basicConfig()
+compact("{dsn}", policy, archive="same", idle="0", dry_run=False, executor={executor})
+"""
 
 
 @pytest.mark.usefixtures("small_chunks")

@@ -5,6 +5,7 @@ A driver plans (one at a time in a database); workers take chunks of threads unt
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -37,10 +38,17 @@ from .report import MOST_ERRORS, JobStatus, Progress, Report, curve, largest
 from .source import Source, source_of
 from .work import Task, Worker, done_with, gathered, is_lost, patiently, skipped
 
+logger = logging.getLogger("reducing_saver")
+
 Tick = Callable[[Progress], None]
 
 CHUNK = {"postgres": 100, "sqlite": 20}
+PROCESSES: Literal["processes"] = "processes"
 _PROCESSES = 2
+_NO_WORKER = (
+    "no worker process could start. A process runs the script that starts it again, so call "
+    'compact() under `if __name__ == "__main__":`, or without executor='
+)
 _RESTARTS = 3
 _LEAST_PAUSE = 0.02
 _LONGEST_PAUSE = 86_400.0
@@ -70,7 +78,7 @@ def compact(
     archive: Archive | Discard | str,
     summary: Summary | None = None,
     on_evict: Sequence[Hook] = (),
-    executor: Executor | None = None,
+    executor: Executor | Literal["processes"] | None = None,
     dry_run: bool = True,
     idle: str | timedelta = "1h",
     job: str | None = None,
@@ -90,8 +98,10 @@ def compact(
     - `archive`: where what leaves goes: `"same"` is LangGraph's store in the same database, in
       the same transaction; an archive elsewhere is written before the commit; `Discard()`.
     - `summary`, `on_evict`: as in `ReducingSaver`. Hooks are told after the commit.
-    - `executor`: any; its workers open connections of their own. By default two processes where a
-      Postgres is named by its URL, and none otherwise.
+    - `executor`: any; its workers open connections of their own. None does all in this process.
+      `"processes"` starts two where a Postgres is named by its URL and there is much to do, as the
+      command does. A process runs the script that starts it again: call this under
+      `if __name__ == "__main__":`.
     - `idle`: younger threads are left as they are.
     - `job`: the name in the ledger; the same name goes on where it stopped.
     - `max_rate`: threads a second; `max_time`, `max_threads`: stop with work left.
@@ -246,10 +256,10 @@ def _check_threads(threads: object) -> None:
 
 
 def _check(source: Source, task: Task, hooks: Sequence[Hook], executor: object) -> None:
-    if not (executor is None or isinstance(executor, Executor)):
-        allowed = "None, or a concurrent.futures.Executor, as ProcessPoolExecutor(2)"
+    if not (executor in (None, PROCESSES) or isinstance(executor, Executor)):
+        allowed = 'None, "processes", or a concurrent.futures.Executor, as ProcessPoolExecutor(2)'
         raise ConfigurationError("executor", executor, allowed)
-    if executor is None:
+    if not isinstance(executor, Executor):
         return
     if source.backend == "sqlite":
         allowed = "None: a SQLite file has one writer at a time"
@@ -459,7 +469,7 @@ class _Run:
     counts: Counts = field(default_factory=Counts)
     started: float = field(default_factory=time.monotonic)
 
-    def go(self, executor: Executor | None, *, vacuum: bool) -> Report:
+    def go(self, executor: Executor | str | None, *, vacuum: bool) -> Report:
         with self._opened() as rows:
             before, wal = _file_size(self.source, rows), _wal(self.source, rows)
             with _planning(self.source, rows, self.name) as planner:
@@ -509,19 +519,25 @@ class _Run:
             raise JobError("another job runs in this database; reducing-saver status names it")
         return found
 
-    def _spread(self, rows: Any, job: Job, executor: Executor | None) -> list[str]:
+    def _spread(self, rows: Any, job: Job, executor: Executor | str | None) -> list[str]:
         """Do the work in this process, or in those of an executor."""
-        own = executor is None and self._has_processes(rows, job)
-        if executor is not None:
-            return self._in_executor(rows, job, executor)
-        if not own:
+        ledger = self.source.ledger(rows)
+        if isinstance(executor, Executor):
+            left = ledger.left(job)
+            errors = self._in_executor(rows, job, executor)
+            if _broke(errors) and left and ledger.left(job) == left:
+                raise JobError(_NO_WORKER)
+            return errors
+        if executor is None or not self._has_processes(rows, job):
             return self._in_process(rows, job)
         for _ in range(_RESTARTS):
-            context = get_context("spawn")
+            left, context = ledger.left(job), get_context("spawn")
             with ProcessPoolExecutor(_PROCESSES, context, end_with_parent) as pool:
                 if not self._in_executor(rows, job, pool):
                     return []
-        # A script without its `if __name__ == "__main__":` starts no processes.
+            if ledger.left(job) == left:
+                logger.warning(_NO_WORKER)
+                break
         return self._in_process(rows, job)
 
     def _has_processes(self, rows: Any, job: Job) -> bool:
@@ -585,7 +601,7 @@ class _Run:
                 errors = self._wait(rows, job, futures)
             except BrokenProcessPool as error:
                 return [f"executor: {type(error).__name__}"]
-            if errors and "BrokenProcessPool" in errors[0]:
+            if _broke(errors):
                 return errors
         return errors if ledger.left(job) else []
 
@@ -681,6 +697,10 @@ def _summed(totals: Totals) -> dict[str, Any]:
         "evicted": totals.evicted,
         "deleted": totals.deleted,
     }
+
+
+def _broke(errors: Sequence[str]) -> bool:
+    return bool(errors) and BrokenProcessPool.__name__ in errors[0]
 
 
 def do_chunks(source: Source, task: Task, job: Job, chunks: int, pace: Pace) -> int:
