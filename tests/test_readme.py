@@ -12,9 +12,11 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.graph import START, MessagesState, StateGraph
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,7 +27,8 @@ SHELL = [line for _, lang, block in BLOCKS if lang == "sh" for line in block.str
 
 def test_every_block_is_run() -> None:
     kinds = {(how, language) for how, language, _ in BLOCKS}
-    assert kinds == {("run", "python"), ("checkpointer.py", "python"), ("", "sh")}
+    modules = {("checkpointer.py", "python"), ("app.py", "python")}
+    assert kinds == {("run", "python"), ("", "sh")} | modules
     assert len(SHELL) == 8
 
 
@@ -37,6 +40,40 @@ def test_python(block: str, tmp_path: Path) -> None:
     assert not done.returncode, done.stderr
 
 
+def module_of(name: str, folder: Path) -> Any:
+    """Import a block as the module that it is."""
+    path = folder / name
+    path.write_text(next(block for how, _, block in BLOCKS if how == name))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_app_on_postgres(tmp_path: Path, make_database: Callable[[], str]) -> None:
+    module, dsn = module_of("app.py", tmp_path), make_database()
+    config: Any = {"configurable": {"thread_id": "1"}}
+
+    async def live() -> None:
+        async with module.checkpointer(dsn) as saver:
+            builder = StateGraph(MessagesState)
+            builder.add_node("agent", lambda state: {"messages": [("ai", "Noted.")]})
+            graph = builder.add_edge(START, "agent").compile(checkpointer=saver)
+            for turn in range(20):
+                await graph.ainvoke({"messages": [("human", f"Remember {turn}.")]}, config)
+            stored = (await graph.aget_state(config)).values["messages"]
+            assert 12 <= len(stored) <= 24
+            whole = [message async for message in saver.atranscript(config)]
+            assert len(whole) == 40
+        async with module.checkpointer(dsn) as saver:
+            left = [found async for found in saver.alist(config)]
+            assert len(left) < 20, "sixty were stored"
+
+    asyncio.run(live())
+
+
 def test_a_server_can_load_the_checkpointer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,13 +83,7 @@ def test_a_server_can_load_the_checkpointer(
 
     pytest.importorskip("aiosqlite")
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "checkpointer.py"
-    path.write_text(next(block for how, _, block in BLOCKS if how == "checkpointer.py"))
-    spec = importlib.util.spec_from_file_location("checkpointer", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_of("checkpointer.py", tmp_path)
 
     async def load() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -66,7 +97,7 @@ def test_a_server_can_load_the_checkpointer(
 
 def test_the_extras_are_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert SHELL[0] == "pip install '.[sqlite]'"
+    assert SHELL[0] == "pip install '.[sqlite]' langgraph"
     named = set(re.findall(r"`(\w+)`", TEXT.partition("## Install")[2].partition("##")[0]))
     assert named == set(project["optional-dependencies"]) - {"dev", "others"}  # for tests
 
