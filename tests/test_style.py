@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,6 +218,14 @@ def test_ruff(command: str) -> None:
 
 def test_mypy_strict() -> None:
     check([sys.executable, "-m", "mypy", "--strict", str(ROOT / "src")])
+
+
+def test_sql_has_no_numbered_placeholders() -> None:
+    """From Python 3.14 on sqlite3 takes them with names only."""
+    found = [
+        path.name for path in PACKAGE.rglob("*.py") if re.search(r"[ (=]\?\d", path.read_text())
+    ]
+    assert not found
 
 
 def test_ci_runs_what_the_readme_says() -> None:

@@ -155,7 +155,7 @@ class _Tables:
         if kind.upper() not in ("TEXT", "BLOB", "JSON", ""):
             return 0
         statement = _IN_SQLITE.format(table=_quoted(table), column=_quoted(column))
-        return self._one(statement, (wanted,))
+        return self._one(statement, (wanted, wanted, wanted))
 
     def _count_statement(self, table: str, column: str) -> Any:
         return self._statement("SELECT count(*) FROM {table} WHERE {column} = ", table, column)
@@ -180,9 +180,9 @@ _IN_JSON = """
     AND jsonb_path_exists({column}::jsonb, '$.** ? (@ == $id)', jsonb_build_object('id', %s::text))
     """
 _IN_SQLITE = """
-    SELECT count(*) FROM {table} WHERE CAST({column} AS TEXT) = ?1 OR (
-        instr({column}, ?1) > 0 AND json_valid(CAST({column} AS TEXT)) AND EXISTS (
-            SELECT 1 FROM json_tree(CAST({table}.{column} AS TEXT)) WHERE atom = ?1
+    SELECT count(*) FROM {table} WHERE CAST({column} AS TEXT) = ? OR (
+        instr({column}, ?) > 0 AND json_valid(CAST({column} AS TEXT)) AND EXISTS (
+            SELECT 1 FROM json_tree(CAST({table}.{column} AS TEXT)) WHERE atom = ?
         )
     )
     """

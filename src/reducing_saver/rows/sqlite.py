@@ -195,8 +195,8 @@ class SqliteRows:
             sizes[Key(namespace, id)] = (state or 0, metadata or 0)
         # The metadata stands behind the state, so reading it means to pass over that.
         described = self.connection.execute(
-            "SELECT checkpoint_ns, checkpoint_id, metadata FROM checkpoints WHERE thread_id = ?1 "
-            "AND (?2 OR parent_checkpoint_id IS NULL OR instr(checkpoint_ns, ':') > 0)",
+            "SELECT checkpoint_ns, checkpoint_id, metadata FROM checkpoints WHERE thread_id = ? "
+            "AND (? OR parent_checkpoint_id IS NULL OR instr(checkpoint_ns, ':') > 0)",
             (thread, look.retain.sources or look.inherits),
         )
         for namespace, id, text in described:
