@@ -18,6 +18,8 @@ PACKAGE = ROOT / "src" / "reducing_saver"
 LAYERS = [
     "_version",
     "_errors",
+    "_origin",
+    "_callable",
     "engine.messages",
     "engine.counters",
     "engine.sizes",
@@ -63,6 +65,7 @@ LAYERS = [
     "_ahead",
     "_roll",
     "_notices",
+    "_ledger",
     "_delivery",
     "_lookup",
     "_keeper",

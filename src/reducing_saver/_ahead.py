@@ -17,11 +17,14 @@ from typing import NamedTuple
 
 from ._counts import Counts
 from ._forks import renew_in_forks
+from ._origin import origin_of
 from ._segment import entry_key
 from ._summary import Summarised, Summary
 from .engine.messages import Message, identifier
 
 logger = logging.getLogger("reducing_saver")
+
+_FAILED = "the summary of thread %r failed in the background (%s); nothing has left for it"
 
 MOST_LINES = 1_000
 MOST_FORKS = 4
@@ -205,7 +208,7 @@ class Ahead:
             try:
                 made = self.summary.summarise(job.messages, job.previous, thread=job.line.thread)
             except BaseException as error:  # whatever it is, the worker goes on
-                logger.warning("a summary failed: %s", type(error).__name__)
+                logger.warning(_FAILED, job.line.thread, origin_of(error))
             seconds, calls = time.perf_counter() - started, made.calls if made else None
             with self._lock:
                 job.settle(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -61,12 +61,6 @@ def check_max_bytes(limit: object) -> None:
     """Raise for what is no limit, or one that hardly holds an empty checkpoint."""
     if limit is not None and (type(limit) is not int or limit < LEAST_BYTES):
         raise ConfigurationError("max_bytes", limit, f"bytes, {LEAST_BYTES:,} at least, or None")
-
-
-def check_hooks(hooks: object) -> None:
-    """Raise for what is no sequence of functions."""
-    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
-        raise ConfigurationError("on_evict", hooks, "several functions of an Eviction")
 
 
 def check_reducer(reducer: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from ._archive import Entry
 from ._channel import Place
 from ._copies import bound_writes
+from ._origin import origin_of
 from ._reduction import Proposal, Setting, Step
 from ._segment import Leave, entry_key
 from ._select import HeadTail, Selector, SelectorError, Words, is_late, understood
@@ -26,7 +28,11 @@ from .engine.messages import field as read
 from .engine.oversize import find, kept_history, without_history
 from .engine.shorten import Cut
 
+logger = logging.getLogger("reducing_saver")
+
 _MOST_HELD = 64
+_MOST_SAID = 100
+_WHOLE = "a selector failed, so a content stays whole: %s (said once; stats() counts the others)"
 
 
 class Made(NamedTuple):
@@ -141,7 +147,8 @@ class Contents:
         self._count = window.sizes("tokens").of
         self._serde, self._archives = serde, archives
         self._made = Excerpts()
-        self._failed = count_failure
+        self._count_failure = count_failure
+        self._said: set[str] = set()
 
     def known(self, message: Message) -> Short | None:
         """Return the excerpt that was made of this object."""
@@ -191,7 +198,7 @@ class Contents:
             ranking = self._older.rank(texts, older[-1].task) if older else ()
             ranking = understood(ranking, len(older))
         except Exception as error:
-            self._failed(_reason(error))
+            self._failed(error)
             return without_history(step.oversize, self._count)
         return self._with_history(step, older, ranking)
 
@@ -202,7 +209,7 @@ class Contents:
             ranking = await self._older.arank(texts, older[-1].task) if older else ()
             ranking = understood(ranking, len(older))
         except Exception as error:
-            self._failed(_reason(error))
+            self._failed(error)
             return without_history(step.oversize, self._count)
         return self._with_history(step, older, ranking)
 
@@ -257,10 +264,20 @@ class Contents:
             bare = message.model_copy(update={"artifact": None})  # type: ignore[attr-defined]
             return Entry(key, *self._serde.dumps_typed(bare))
 
+    def _failed(self, error: Exception) -> None:
+        """Count a failure of the selector, and say once where it comes from."""
+        self._count_failure(_reason(error))
+        said = origin_of(error)
+        if isinstance(error, SelectorError):
+            said = f"{error.reason}: {error.origin}" if error.origin else error.reason
+        if said not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add(said)
+            logger.warning(_WHOLE, said)
+
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         """Leave contents whole, and do not ask again for them in this run."""
         for job in jobs:
-            self._failed(_reason(error))
+            self._failed(error)
             one = job.cut.oversize
             self._made.remember(one.message, Made(_asked(one), None))
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ._archive import Archive, Entry
 from ._counts import Counts
-from ._forks import renew_in_forks
 from ._hooks import Background, Eviction, Hook, atell, name_of, tell
+from ._ledger import Ledger, Tried
 from ._line import Load, LoadAsync, aline_segments, line_segments
+from ._origin import origin_of
 from ._segment import Leave, Segment
 from .engine.excerpt import marked_key
 
 logger = logging.getLogger("reducing_saver")
 
-_MOST_THREADS = 10_000
+_LATER = (
+    "what left thread %r waits, and is handed over again in %g seconds at the soonest, or by "
+    "deliver(): %s"
+)
+_LOST = "what left thread %r is not told again, as there is no archive: %s"
+
+Failure: TypeAlias = tuple[Hook, BaseException]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,109 +60,6 @@ class Parcel:
         )
 
 
-class Ledger:
-    """Remember in this process which segments wait, run or failed. Safe to use from threads."""
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_in_forks(self)
-
-    def renew(self) -> None:
-        """Begin anew in a forked process, which asks the archive as any other does."""
-        self._lock = threading.Lock()
-        self._looked: OrderedDict[str, None] = OrderedDict()
-        self._failed: OrderedDict[str, dict[str, Segment]] = OrderedDict()
-        self._running: dict[str, dict[str, frozenset[str]]] = {}
-
-    def looked(self, thread: str) -> bool:
-        """Tell whether the archive was asked about this thread in this process."""
-        with self._lock:
-            return thread in self._looked
-
-    def look(self, thread: str) -> None:
-        """Note that the archive was asked about this thread."""
-        with self._lock:
-            self._looked[thread] = None
-            if len(self._looked) > _MOST_THREADS:
-                self._looked.popitem(last=False)
-
-    def unlook(self, thread: str) -> None:
-        """Have the archive asked about this thread again, at its next put."""
-        with self._lock:
-            self._looked.pop(thread, None)
-
-    def retries(self, thread: str) -> list[Segment]:
-        """Take the segments whose hooks failed."""
-        with self._lock:
-            return list(self._failed.pop(thread, {}).values())
-
-    def start(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return those that may go to the hooks now, oldest first, and note them.
-
-        One with a message that is with a hook at this moment, from another namespace say, waits
-        for the thread's next put: only then is it known whether it was told.
-        """
-        fresh: list[Segment] = []
-        with self._lock:
-            for segment in sorted(segments, key=lambda segment: segment.checkpoint):
-                running = self._running.setdefault(segment.thread, {})
-                if segment.id in running:
-                    continue
-                if any(_whos(segment) & told for told in running.values()):
-                    self._fail(segment)
-                    continue
-                running[segment.id] = _whos(segment)
-                fresh.append(segment)
-        return fresh
-
-    def runs(self, segment: Segment) -> bool:
-        """Tell whether a segment is with its hooks, and its thread was not deleted meanwhile."""
-        with self._lock:
-            return segment.id in self._running.get(segment.thread, ())
-
-    def finish(self, segment: Segment, *, failed: bool) -> None:
-        """Note that the hooks are done with a segment."""
-        with self._lock:
-            running = self._running.get(segment.thread, {})
-            if running.pop(segment.id, None) is None:
-                return
-            if not running:
-                del self._running[segment.thread]
-            if failed:
-                self._fail(segment)
-
-    def postpone(self, segments: Iterable[Segment]) -> None:
-        """Note segments that whoever was about to hand them over could not: it was cancelled."""
-        with self._lock:
-            for segment in segments:
-                running = self._running.get(segment.thread, {})
-                running.pop(segment.id, None)
-                if not running:
-                    self._running.pop(segment.thread, None)
-                self._fail(segment)
-
-    def _fail(self, segment: Segment) -> None:
-        """Have a segment handed over at its thread's next put; of many threads, the archive knows.
-
-        Hooks may fail for days.
-        """
-        self._failed.setdefault(segment.thread, {})[segment.id] = segment
-        if len(self._failed) > _MOST_THREADS:
-            thread, _ = self._failed.popitem(last=False)
-            self._looked.pop(thread, None)
-
-    def forget_thread(self, thread: str) -> None:
-        """Forget a thread that was deleted."""
-        with self._lock:
-            self._looked.pop(thread, None)
-            self._failed.pop(thread, None)
-            self._running.pop(thread, None)
-
-
-def _whos(segment: Segment) -> frozenset[str]:
-    return frozenset(key.partition(".")[0] for key in segment.keys)
-
-
 class Delivery:
     """Hand parcels to hooks and note in the archive what they acknowledged.
 
@@ -173,7 +76,7 @@ class Delivery:
         self.hooks = tuple(hooks)
         self.archive = archive
         self.ledger = Ledger()
-        self._counts = counts
+        self.counts = counts
         self._serde = serde
 
     def after_put(self, thread: str, leaves: Sequence[Leave], load: Load) -> None:
@@ -185,17 +88,13 @@ class Delivery:
             for leave in leaves:
                 self._hand_over(_parcel(leave))
             return
-        due = [*(leave.segment for leave in leaves), *self._again(thread)]
-        try:
-            if not self.ledger.looked(thread):
-                due += self._named(thread, load)
-                self.ledger.look(thread)
-        except Exception as error:
-            _log_failure(thread, error)
-        except BaseException:
-            self.ledger.postpone(due)
-            raise
-        self._deliver(due)
+        due = self.ledger.take(thread, [leave.segment for leave in leaves])
+        if due is None:
+            return
+        if not self.ledger.looked(thread):
+            self._deliver_all(thread, due, load)
+            return
+        self._deliver(thread, due)
 
     async def aafter_put(self, thread: str, leaves: Sequence[Leave], load: LoadAsync) -> None:
         """Deliver what left in a put that was stored, and what waits of its thread."""
@@ -206,17 +105,13 @@ class Delivery:
             for leave in leaves:
                 await self._ahand_over(_parcel(leave))
             return
-        due = [*(leave.segment for leave in leaves), *self._again(thread)]
-        try:
-            if not self.ledger.looked(thread):
-                due += await self._anamed(thread, load)
-                self.ledger.look(thread)
-        except Exception as error:
-            _log_failure(thread, error)
-        except BaseException:
-            self.ledger.postpone(due)
-            raise
-        await self._adeliver(due)
+        due = self.ledger.take(thread, [leave.segment for leave in leaves])
+        if due is None:
+            return
+        if not self.ledger.looked(thread):
+            await self._adeliver_all(thread, due, load)
+            return
+        await self._adeliver(thread, due)
 
     def doubt(self, thread: str) -> None:
         """Note that a put failed or was cancelled, and may have stored its checkpoint all the same.
@@ -228,33 +123,14 @@ class Delivery:
     def deliver(self, load: Load) -> None:
         """Deliver what waits of all threads."""
         for thread in self.archive.waiting() if self.archive and self.hooks else ():
-            due = self._again(thread)
-            try:
-                due += self._named(thread, load)
-            except Exception as error:
-                _log_failure(thread, error)
-            except BaseException:
-                self.ledger.postpone(due)
-                raise
-            self._deliver(due)
+            due = self.ledger.take(thread, (), asked=True) or []
+            self._deliver_all(thread, due, load, asked=True)
 
     async def adeliver(self, load: LoadAsync) -> None:
         """Deliver what waits of all threads."""
         for thread in await self.archive.awaiting() if self.archive and self.hooks else ():
-            due = self._again(thread)
-            try:
-                due += await self._anamed(thread, load)
-            except Exception as error:
-                _log_failure(thread, error)
-            except BaseException:
-                self.ledger.postpone(due)
-                raise
-            await self._adeliver(due)
-
-    def _again(self, thread: str) -> list[Segment]:
-        again = self.ledger.retries(thread)
-        self._counts.add_retries(len(again))
-        return again
+            due = self.ledger.take(thread, (), asked=True) or []
+            await self._adeliver_all(thread, due, load, asked=True)
 
     def close(self) -> None:
         """Wait for the hooks in the background, and stop them."""
@@ -262,35 +138,89 @@ class Delivery:
             if isinstance(hook, Background):
                 hook.close()
 
-    def _deliver(self, due: Sequence[Segment]) -> None:
+    def _deliver_all(
+        self, thread: str, due: list[Segment], load: Load, *, asked: bool = False
+    ) -> None:
+        """Deliver what is due, and what the archive knows of the thread."""
+        try:
+            due += self._named(thread, load)
+            self.ledger.look(thread)
+        except Exception as error:
+            self.ledger.wait(due)
+            _log_later(thread, self.ledger.fail_thread(thread), origin_of(error))
+            return
+        except BaseException:
+            self.ledger.wait(due)
+            raise
+        self._deliver(thread, due, asked=asked)
+
+    def _deliver(self, thread: str, due: Sequence[Segment], *, asked: bool = False) -> None:
+        """Hand over one segment after the other, up to the first that fails.
+
+        Of a thread that has failed nothing more is handed over before the first has returned,
+        from the background say, but where the user asks for it.
+        """
         archive = _there(self.archive)
         started = self.ledger.start(due)
+        if not due:
+            self.ledger.recover(thread)
         for place, segment in enumerate(started):
             try:
                 entries = archive.read(segment.thread, asked_keys(segment))
                 told = archive.told(segment.thread, segment.keys)
-                self._hand_over(unpack(segment, entries, told, self._serde))
+                parcel = unpack(segment, entries, told, self._serde)
+                failed = not self._hand_over(parcel)
             except Exception as error:
-                self.ledger.finish(segment, failed=True)
-                _log_failure(segment.thread, error)
+                failed = True
+                self.wait_for(segment, error)
             except BaseException:  # the run was cancelled, or the program is interrupted
-                self.ledger.postpone(started[place:])
+                self.ledger.cut_off(started[place:])
                 raise
+            if failed or (not asked and self.ledger.pauses(thread)):
+                self.ledger.put_back(started[place + 1 :])
+                return
 
-    async def _adeliver(self, due: Sequence[Segment]) -> None:
+    async def _adeliver_all(
+        self, thread: str, due: list[Segment], load: LoadAsync, *, asked: bool = False
+    ) -> None:
+        """Deliver what is due, and what the archive knows of the thread."""
+        try:
+            due += await self._anamed(thread, load)
+            self.ledger.look(thread)
+        except Exception as error:
+            self.ledger.wait(due)
+            _log_later(thread, self.ledger.fail_thread(thread), origin_of(error))
+            return
+        except BaseException:
+            self.ledger.wait(due)
+            raise
+        await self._adeliver(thread, due, asked=asked)
+
+    async def _adeliver(self, thread: str, due: Sequence[Segment], *, asked: bool = False) -> None:
+        """Hand over one segment after the other, up to the first that fails.
+
+        Of a thread that has failed nothing more is handed over before the first has returned,
+        from the background say, but where the user asks for it.
+        """
         archive = _there(self.archive)
         started = self.ledger.start(due)
+        if not due:
+            self.ledger.recover(thread)
         for place, segment in enumerate(started):
             try:
                 entries = await archive.aread(segment.thread, asked_keys(segment))
                 told = await archive.atold(segment.thread, segment.keys)
-                await self._ahand_over(unpack(segment, entries, told, self._serde))
+                parcel = unpack(segment, entries, told, self._serde)
+                failed = not await self._ahand_over(parcel)
             except Exception as error:
-                self.ledger.finish(segment, failed=True)
-                _log_failure(segment.thread, error)
+                failed = True
+                self.wait_for(segment, error)
             except BaseException:  # the run was cancelled, or the program is interrupted
-                self.ledger.postpone(started[place:])
+                self.ledger.cut_off(started[place:])
                 raise
+            if failed or (not asked and self.ledger.pauses(thread)):
+                self.ledger.put_back(started[place + 1 :])
+                return
 
     def _named(self, thread: str, load: Load) -> list[Segment]:
         """Return the waiting segments of a thread that a stored checkpoint names."""
@@ -320,111 +250,161 @@ class Delivery:
             named += [segment] if newest == segment.id or segment.id in lines[newest] else []
         return named
 
-    def _hand_over(self, parcel: Parcel) -> None:
-        if not parcel.messages or self._call(parcel):
-            self._acknowledge(parcel)
+    def _hand_over(self, parcel: Parcel) -> bool:
+        """Tell whether no hook has failed yet; those in the background acknowledge later."""
+        tried = self.ledger.tried(parcel.segment)
+        self.counts.add_retries(tried is not None)
+        took = tried.took if tried and tried.keys == parcel.keys else frozenset[int]()
+        handing = _Handing(self, parcel, took)
+        if parcel.messages:
+            self._call(handing)
+        if handing.failures:
+            handing.fail()
+        elif background := handing.background():
+            handing.submit(background)
+        else:
+            self.acknowledge(parcel)
+        return not handing.failures
 
-    async def _ahand_over(self, parcel: Parcel) -> None:
-        if not parcel.messages or await self._acall(parcel):
-            await self._aacknowledge(parcel)
+    async def _ahand_over(self, parcel: Parcel) -> bool:
+        """Tell whether no hook has failed yet; those in the background acknowledge later."""
+        tried = self.ledger.tried(parcel.segment)
+        self.counts.add_retries(tried is not None)
+        took = tried.took if tried and tried.keys == parcel.keys else frozenset[int]()
+        handing = _Handing(self, parcel, took)
+        if parcel.messages:
+            await self._acall(handing)
+        if handing.failures:
+            handing.fail()
+        elif background := handing.background():
+            handing.submit(background)
+        else:
+            await self.aacknowledge(parcel)
+        return not handing.failures
 
-    def _call(self, parcel: Parcel) -> bool:
-        """Tell whether all hooks have run; those in the background acknowledge by themselves."""
-        eviction = parcel.eviction()
-        errors: list[BaseException] = []
-        for hook in self._plain():
+    def _call(self, handing: _Handing) -> None:
+        """Call the hooks that are not in the background, and note how that went."""
+        for place, hook in handing.plain():
             try:
-                tell(hook, eviction)
+                tell(hook, handing.eviction)
             except (Exception, asyncio.CancelledError) as error:
-                errors.append(error)
-                self._failed(hook, parcel, error)
-        return self._settled(parcel, eviction, errors)
+                handing.note(place, error)
+            else:
+                handing.note(place, None)
 
-    async def _acall(self, parcel: Parcel) -> bool:
-        """Tell whether all hooks have run; those in the background acknowledge by themselves."""
-        eviction = parcel.eviction()
-        errors: list[BaseException] = []
-        for hook in self._plain():
+    async def _acall(self, handing: _Handing) -> None:
+        """Call the hooks that are not in the background, and note how that went."""
+        for place, hook in handing.plain():
             try:
-                await atell(hook, eviction)
+                await atell(hook, handing.eviction)
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled():
                     raise
-                errors.append(error)
-                self._failed(hook, parcel, error)
-        return self._settled(parcel, eviction, errors)
+                handing.note(place, error)
+            else:
+                handing.note(place, None)
 
-    def _plain(self) -> list[Hook]:
-        return [hook for hook in self.hooks if not isinstance(hook, Background)]
-
-    def _settled(self, parcel: Parcel, eviction: Eviction, errors: Sequence[BaseException]) -> bool:
-        background = [hook for hook in self.hooks if isinstance(hook, Background)]
-        if errors or not background:
-            self._counts.add_delivery(failed=bool(errors))
-            if errors:
-                self.ledger.finish(parcel.segment, failed=True)
-            return not errors
-        _Join(self, parcel, len(background)).submit(background, eviction)
-        return False
-
-    def _failed(self, hook: Hook, parcel: Parcel, error: BaseException) -> None:
-        self._counts.add_hook_failure(name_of(hook))
-        # The text of the error may quote a message.
-        logger.warning(
-            "the hook %s failed on segment %s of thread %r and is called again later: %s",
-            name_of(hook),
-            parcel.segment.id,
-            parcel.segment.thread,
-            type(error).__name__,
-        )
-
-    def _acknowledge(self, parcel: Parcel) -> None:
+    def acknowledge(self, parcel: Parcel) -> None:
         """Note in the archive what was told, unless its thread was deleted meanwhile."""
         segment = parcel.segment
+        self._count(parcel)
         if self.archive is not None and self.ledger.runs(segment):
             self.archive.mark_delivered(segment.thread, segment.id, parcel.keys)
-        self.ledger.finish(segment, failed=False)
+        self.ledger.finish(segment)
 
-    async def _aacknowledge(self, parcel: Parcel) -> None:
+    async def aacknowledge(self, parcel: Parcel) -> None:
         """Note in the archive what was told, unless its thread was deleted meanwhile."""
         segment = parcel.segment
+        self._count(parcel)
         if self.archive is not None and self.ledger.runs(segment):
             await self.archive.amark_delivered(segment.thread, segment.id, parcel.keys)
-        self.ledger.finish(segment, failed=False)
+        self.ledger.finish(segment)
+
+    def _count(self, parcel: Parcel) -> None:
+        if parcel.messages:
+            self.counts.add_delivery(failed=False)
+
+    def fail(self, segment: Segment, tried: Tried, failures: Sequence[Failure]) -> None:
+        """Note that hooks failed on a segment, and have it handed over later."""
+        self.counts.add_delivery(failed=True)
+        why = f"segment {segment.id} failed in {', '.join(map(_named_failure, failures))}"
+        if self.archive is None:
+            logger.warning(_LOST, segment.thread, why)
+            return
+        _log_later(segment.thread, self.ledger.fail(segment, tried), why)
+
+    def wait_for(self, segment: Segment, error: Exception) -> None:
+        """Have a segment handed over later for which the archive failed."""
+        _log_later(segment.thread, self.ledger.fail(segment), origin_of(error))
 
 
-class _Join:
-    """Wait for the background hooks of one parcel, and acknowledge it when all have returned."""
+class _Handing:
+    """Hand one parcel to the hooks that have not taken it; it is settled when all have returned.
 
-    def __init__(self, delivery: Delivery, parcel: Parcel, waiting: int) -> None:
+    Safe to use from threads.
+    """
+
+    def __init__(self, delivery: Delivery, parcel: Parcel, took: frozenset[int]) -> None:
         self._delivery, self._parcel = delivery, parcel
-        self._waiting = waiting
-        self._failed = False
+        self.eviction = parcel.eviction()
+        self.failures: list[Failure] = []
+        self._took = {*took}
+        self._left = 0
         self._lock = threading.Lock()
 
-    def submit(self, hooks: Sequence[Background], eviction: Eviction) -> None:
-        for hook in hooks:
-            done = partial(self.done, hook)
-            if not hook.submit(eviction, done):
+    def plain(self) -> list[tuple[int, Hook]]:
+        """Return the hooks that run now, with their places."""
+        return [(place, hook) for place, hook in self._hooks() if not isinstance(hook, Background)]
+
+    def background(self) -> list[tuple[int, Background]]:
+        """Return the hooks that run in the background, with their places."""
+        return [(place, hook) for place, hook in self._hooks() if isinstance(hook, Background)]
+
+    def _hooks(self) -> list[tuple[int, Hook]]:
+        hooks = self._delivery.hooks if self._parcel.messages else ()
+        return [(place, hook) for place, hook in enumerate(hooks) if place not in self._took]
+
+    def note(self, place: int, error: BaseException | None) -> None:
+        """Note that a hook has returned, or that it failed."""
+        if error is None:
+            self._took.add(place)
+            return
+        hook = self._delivery.hooks[place]
+        self.failures.append((hook, error))
+        self._delivery.counts.add_hook_failure(name_of(hook))
+
+    def submit(self, hooks: Sequence[tuple[int, Background]]) -> None:
+        """Have hooks run in the background; the last one that returns settles the parcel."""
+        self._left = len(hooks)
+        for place, hook in hooks:
+            done = partial(self._done, place)
+            if not hook.submit(self.eviction, done):
                 done(BufferError("too many evictions are pending"))
 
-    def done(self, hook: Hook, error: BaseException | None) -> None:
+    def _done(self, place: int, error: BaseException | None) -> None:
         with self._lock:
-            self._waiting -= 1
-            self._failed = self._failed or error is not None
-            last = self._waiting == 0
-        if error is not None:
-            self._delivery._failed(hook, self._parcel, error)
-        if last:
-            self._delivery._counts.add_delivery(failed=self._failed)
-            if self._failed:
-                self._delivery.ledger.finish(self._parcel.segment, failed=True)
-                return
-            try:
-                self._delivery._acknowledge(self._parcel)
-            except Exception as error:
-                self._delivery.ledger.finish(self._parcel.segment, failed=True)
-                _log_failure(self._parcel.segment.thread, error)
+            self.note(place, error)
+            self._left -= 1
+            last = self._left == 0
+        if not last:
+            return
+        if self.failures:
+            self.fail()
+            return
+        try:
+            self._delivery.acknowledge(self._parcel)
+        except Exception as error:
+            self._delivery.wait_for(self._parcel.segment, error)
+
+    def fail(self) -> None:
+        """Have the parcel handed over later, to those hooks that have not taken it."""
+        tried = Tried(self._parcel.keys, frozenset(self._took))
+        self._delivery.fail(self._parcel.segment, tried, self.failures)
+
+
+def _named_failure(failure: Failure) -> str:
+    hook, error = failure
+    return f"the hook {name_of(hook)} ({origin_of(error)})"
 
 
 def _is_cancelled() -> bool:
@@ -446,12 +426,10 @@ def _there(archive: Archive | None) -> Archive:
     return archive
 
 
-def _log_failure(thread: str, error: Exception) -> None:
-    logger.warning(
-        "what left thread %r could not be delivered and is delivered later: %s",
-        thread,
-        type(error).__name__,
-    )
+def _log_later(thread: str, pause: float | None, why: str) -> None:
+    """Say once in each pause that a thread waits, and why."""
+    if pause is not None:
+        logger.warning(_LATER, thread, pause, why)
 
 
 def pack(

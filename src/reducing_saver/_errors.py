@@ -17,7 +17,12 @@ from __future__ import annotations
 
 
 class ReducingSaverError(Exception):
-    """Be the base of every error of ours."""
+    """Be the base of every error of ours.
+
+    `origin` names, without its text, the error that this one stands for.
+    """
+
+    origin: str | None = None
 
 
 class ConfigurationError(ReducingSaverError, ValueError):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ._callable import takes
 from ._errors import ConfigurationError
 from ._forks import renew_in_forks
 from ._segment import Why
@@ -52,6 +53,28 @@ class Eviction:
 
 
 Hook: TypeAlias = Callable[[Eviction], Any] | Callable[[Eviction], Awaitable[Any]]
+
+
+def check_hook(field: str, hook: object, allowed: str = "a function of an Eviction") -> None:
+    """Raise for what cannot be called with an eviction."""
+    if not callable(hook):
+        raise ConfigurationError(field, hook, allowed)
+    if isinstance(hook, type):
+        raise ConfigurationError(field, hook, f"{allowed}; this is a class, not an object of it")
+    if takes(hook, None):
+        return
+    if takes(hook, [], ()):
+        allowed += "; one of (messages, namespace) is given as messages_hook(f)"
+    raise ConfigurationError(field, hook, allowed)
+
+
+def check_hooks(hooks: object) -> None:
+    """Raise for what is no sequence of functions of an eviction."""
+    allowed = "a list of functions of an Eviction, as [f]"
+    if not isinstance(hooks, Sequence) or isinstance(hooks, str | bytes):
+        raise ConfigurationError("on_evict", hooks, allowed)
+    for hook in hooks:
+        check_hook("on_evict", hook, allowed)
 
 
 def tell(hook: Hook, eviction: Eviction) -> None:
@@ -114,8 +137,7 @@ class Background:
     """
 
     def __init__(self, hook: Hook, *, workers: int = 2, max_pending: int = 1000) -> None:
-        if not callable(hook):
-            raise ConfigurationError("hook", hook, "a function of an Eviction")
+        check_hook("hook", hook)
         for name, value in (("workers", workers), ("max_pending", max_pending)):
             if type(value) is not int or value < 1:
                 raise ConfigurationError(name, value, "a whole number from 1")
@@ -205,6 +227,8 @@ def _close_all() -> None:
 
 def messages_hook(hook: Callable[[list[Any], tuple[str, ...]], Any]) -> Hook:
     """Adapt a hook of the older form `(messages, namespace)`."""
+    if not callable(hook) or isinstance(hook, type) or not takes(hook, [], ()):
+        raise ConfigurationError("hook", hook, "a function of (messages, namespace)")
     if inspect.iscoroutinefunction(hook):
 
         async def aadapted(eviction: Eviction) -> None:

@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from ._ahead import Ahead, Job, Line
 from ._archive import Archive, Entry
 from ._counts import Counts
+from ._origin import origin_of
 from ._reduction import Offer, Proposal, Step, evicting
 from ._segment import Segment
 from ._summary import Coverage, Summarised, Summary
@@ -19,6 +20,9 @@ from .engine import Message, When, Window
 from .engine.plan import exceeds
 
 logger = logging.getLogger("reducing_saver")
+
+_STAYS = "the summary of thread %r failed (%s); nothing leaves, it is tried again"
+_LEAVES = "the summary of thread %r failed (%s); what leaves goes without one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def summarise(proposal: Proposal, roll: Roll) -> Proposal:
                     made = roll.summary.summarise(leaving, previous, thread=thread)
                     step = _made(step, made, roll, started)
             except Exception as error:
-                step = _failed(step, roll, started, error)
+                step = _failed(step, roll, started, error, proposal.offer.thread)
         steps.append(step)
     return replace(proposal, steps=tuple(steps))
 
@@ -81,7 +85,7 @@ async def asummarise(proposal: Proposal, roll: Roll) -> Proposal:
                     made = await roll.summary.asummarise(leaving, previous, thread=thread)
                     step = _made(step, made, roll, started)
             except Exception as error:
-                step = _failed(step, roll, started, error)
+                step = _failed(step, roll, started, error, proposal.offer.thread)
         steps.append(step)
     return replace(proposal, steps=tuple(steps))
 
@@ -151,11 +155,12 @@ def _with(step: Step, made: Summarised, summary: Summary) -> Step:
     return replace(step, told=made.messages, summary_text=made.text)
 
 
-def _failed(step: Step, roll: Roll, started: float, error: Exception) -> Step:
+def _failed(step: Step, roll: Roll, started: float, error: Exception, thread: str) -> Step:
     roll.counts.add_summary(step.name, time.perf_counter() - started, None)
-    logger.warning("a summary failed: %s", type(error).__name__)
     if roll.summary.on_failure == "evict" or _is_large(step, roll.window):
+        logger.warning(_LEAVES, thread, origin_of(error))
         return step
+    logger.warning(_STAYS, thread, origin_of(error))
     return step.kept_back(patience(roll.window))
 
 

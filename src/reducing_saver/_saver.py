@@ -23,7 +23,6 @@ from ._archive import Archive, Discard
 from ._arguments import (
     check_archive,
     check_excerpt,
-    check_hooks,
     check_max_bytes,
     check_reducer,
     check_summary,
@@ -41,7 +40,7 @@ from ._delta import Reducer, is_delta, needs_folding, snapshotted
 from ._errors import ConfigurationError, ReductionError
 from ._fitter import Fitter
 from ._forwarding import ForwardingSaver
-from ._hooks import Hook
+from ._hooks import Hook, check_hooks
 from ._keeper import Keeper
 from ._line import aline_segments, at, line_segments
 from ._lineage import NOTHING, Lineage, Trace

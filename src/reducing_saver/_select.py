@@ -16,6 +16,7 @@ from typing import Protocol, SupportsIndex, TypeAlias, runtime_checkable
 from langchain_core.embeddings import Embeddings
 
 from ._errors import ConfigurationError, ReducingSaverError
+from ._origin import origin_of
 from ._recall_words import likeness, load_bm25s, words
 from ._summary_call import SummaryError, arun, arun_in_thread, run
 from .engine import Task
@@ -174,7 +175,7 @@ class Hosted:
         try:
             answer = run(lambda: self._ask("\n".join(lines), task), self._timeout)
         except SummaryError as error:
-            raise SelectorError(error.reason) from None
+            raise _none_selected(error) from None
         return _understood(answer, lines)
 
     async def arank(self, parts: Sequence[str], task: Task) -> Sequence[int]:
@@ -187,7 +188,7 @@ class Hosted:
             else:
                 answer = await arun_in_thread(lambda: self._ask(text, task), self._timeout)
         except SummaryError as error:
-            raise SelectorError(error.reason) from None
+            raise _none_selected(error) from None
         return _understood(answer, lines)
 
 
@@ -209,6 +210,12 @@ def understood(ranking: object, count: int) -> list[int]:
 def is_late(error: Exception) -> bool:
     """Tell whether a service did not answer in time: asked again at once, it would not either."""
     return isinstance(error, SelectorError) and error.reason == "timed out"
+
+
+def _none_selected(error: SummaryError) -> SelectorError:
+    failed = SelectorError(error.reason)
+    failed.origin = origin_of(error)
+    return failed
 
 
 def check_selector(selector: object) -> None:

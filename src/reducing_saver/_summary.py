@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage, SystemMessage
 
+from ._callable import takes
 from ._errors import ConfigurationError
-from ._summary_call import SummaryError
+from ._summary_call import SummaryError, no_summary
 from ._summary_message import (
     Coverage,
     Shape,
@@ -196,7 +196,7 @@ class Summary:
         told = [message for message in evicted if not is_companion(message)]
         text = "" if previous is None else without_head(content_text(previous))
         if not told and not text:
-            raise SummaryError("there is nothing to summarise", "empty")
+            raise no_summary("there is nothing to summarise", "empty")
         read = told
         if told and text_size(text, self._count) > self.max_tokens:
             # Longer than ours are: another tool's, or made with another setting.
@@ -256,18 +256,8 @@ def _check_model(model: object) -> None:
         raise ConfigurationError("model", model, f"{allowed}; try init_chat_model({model!r})")
     if is_runnable(model):
         return
-    if not callable(model) or isinstance(model, type) or not _takes_two(model):
+    if not callable(model) or isinstance(model, type) or not takes(model, [], None):
         raise ConfigurationError("model", model, allowed)
-
-
-def _takes_two(function: Callable[..., object]) -> bool:
-    try:
-        inspect.signature(function).bind([], None)
-    except TypeError:
-        return False
-    except ValueError:
-        return True  # a builtin without a signature
-    return True
 
 
 def _check_number(name: str, value: object, least: int) -> None:

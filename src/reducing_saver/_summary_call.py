@@ -16,6 +16,7 @@ from contextvars import Context
 from typing import Literal, TypeAlias
 
 from ._errors import ReducingSaverError
+from ._origin import origin_of
 
 Reason: TypeAlias = Literal["failed", "timed out", "empty", "refused"]
 Outcome: TypeAlias = tuple[object, BaseException | None]
@@ -32,6 +33,13 @@ class SummaryError(ReducingSaverError):
     def __init__(self, text: str, reason: Reason = "failed") -> None:
         self.reason = reason
         super().__init__(text)
+
+
+def no_summary(text: str, reason: Reason = "failed") -> SummaryError:
+    """Return an error of ours, whose text may be logged; that of a function's may quote."""
+    error = SummaryError(text, reason)
+    error.origin = text
+    return error
 
 
 def run(work: Callable[[], object], seconds: float) -> object:
@@ -59,7 +67,7 @@ async def _awaited(future: asyncio.Future[Outcome], seconds: float) -> object:
         done = future.done()
         future.cancel()
     if future.cancelled() and done:
-        raise SummaryError("the summariser's call was cancelled")
+        raise no_summary("the summariser's call was cancelled")
     return _result(future.result() if done else None, seconds)
 
 
@@ -104,7 +112,7 @@ async def _atry(work: Callable[[], Awaitable[object]]) -> Outcome:
 
 def _result(outcome: Outcome | None, seconds: float) -> object:
     if outcome is None:
-        raise SummaryError(f"the summariser took longer than {seconds:g} seconds", "timed out")
+        raise no_summary(f"the summariser took longer than {seconds:g} seconds", "timed out")
     result, error = outcome
     if error is None:
         return result
@@ -114,4 +122,6 @@ def _result(outcome: Outcome | None, seconds: float) -> object:
     detail = f" (status {status})" if isinstance(status, int) else ""
     reason: Reason = "timed out" if isinstance(error, TimeoutError) else "failed"
     # Neither chained nor quoted: what a provider says may repeat the conversation.
-    raise SummaryError(f"the summariser raised {type(error).__name__}{detail}", reason)
+    failed = SummaryError(f"the summariser raised {type(error).__name__}{detail}", reason)
+    failed.origin = f"{origin_of(error)}{detail}"
+    raise failed

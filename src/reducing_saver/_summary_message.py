@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from ._summary_call import SummaryError
+from ._origin import origin_of
+from ._summary_call import no_summary
 from ._summary_text import HEAD
 from .engine import Message, Role
 from .engine.messages import SUMMARY_KEY, calls, field, identifier, is_summary, role, summaries
@@ -136,14 +137,14 @@ def made_by(factory: Factory, text: str) -> list[Any]:
     try:
         made = factory(text)
     except Exception as error:
-        raised = type(error).__name__
+        raised = origin_of(error)
     else:
         messages = list(made) if isinstance(made, list | tuple) else [made]
         if messages and all(map(_can_carry, messages)):
             return messages
         raised = "no messages of a human, a system or an AI"
     # Outside of the handler, so that the error, which may quote the text, is not chained.
-    raise SummaryError(f"shape gave {raised}")
+    raise no_summary(f"shape gave {raised}")
 
 
 def _can_carry(message: object) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 
-from ._summary_call import SummaryError, arun, arun_in_thread, run
+from ._summary_call import arun, arun_in_thread, no_summary, run
 from ._summary_text import Chunk, as_prompt, cut_unfinished, without_head
 from .engine.messages import blocks, field
 
@@ -193,12 +193,12 @@ def _only_sync(model: Runnable[Any, Any]) -> bool:
 def read(answer: object) -> str:
     """Return the summary in an answer; raise `SummaryError` where there is none."""
     if is_refused(answer):
-        raise SummaryError("the summariser refused", "refused")
+        raise no_summary("the summariser refused", "refused")
     text = said(answer)
     if text is None:
-        raise SummaryError(f"the summariser returned {type(answer).__name__}, not a text")
+        raise no_summary(f"the summariser returned {type(answer).__name__}, not a text")
     if not text:
-        raise SummaryError("the summariser returned an empty text", "empty")
+        raise no_summary("the summariser returned an empty text", "empty")
     return cut_unfinished(text) if is_clipped(answer) else text
 
 

@@ -25,7 +25,7 @@ from .._counts import Counts
 from .._delivery import Delivery
 from .._delta import Reducer
 from .._errors import ConfigurationError, JobError
-from .._hooks import Hook
+from .._hooks import Hook, check_hooks
 from .._retain import Retain, is_older, span
 from .._summary import Summary
 from ..rows.backend import Head
@@ -227,8 +227,7 @@ def _task(
         raise ConfigurationError("archive", archive, allowed)
     if not (summary is None or isinstance(summary, Summary)):
         raise ConfigurationError("summary", summary, "a Summary, as Summary(model)")
-    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
-        raise ConfigurationError("on_evict", hooks, "several functions of an Eviction")
+    check_hooks(hooks)
     if reducer is not None and not callable(reducer):
         allowed = "None, or the reducer of the graph's DeltaChannel"
         raise ConfigurationError("messages_reducer", reducer, allowed)
