@@ -327,7 +327,7 @@ class Delivery:
     def fail(self, segment: Segment, tried: Tried, failures: Sequence[Failure]) -> None:
         """Note that hooks failed on a segment, and have it handed over later."""
         self.counts.add_delivery(failed=True)
-        why = f"segment {segment.id} failed in {', '.join(map(_named_failure, failures))}"
+        why = f"{', '.join(map(_named_failure, failures))} failed on segment {segment.id}"
         if self.archive is None:
             logger.warning(_LOST, segment.thread, why)
             return

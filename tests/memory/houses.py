@@ -32,6 +32,7 @@ from services.savers import Stores, open_saver
 from typing_extensions import TypedDict
 
 from reducing_saver import Eviction, ReducingSaver, StoreArchive, Summary, Window
+from reducing_saver._ledger import LONGEST_PAUSE
 from reducing_saver.engine.messages import is_summary
 
 HOUSES = (
@@ -93,7 +94,9 @@ class House:
     def saver(self, window: Window = WINDOW, **options: Any) -> ReducingSaver:
         """Make a saver that remembers nothing yet."""
         given = {"archive": StoreArchive(self.store), "strict": True, **options}
-        return ReducingSaver(given.pop("inner", self.inner), window, **given)
+        clock = given.pop("clock", None)
+        saver = ReducingSaver(given.pop("inner", self.inner), window, **given)
+        return ticking(saver, clock) if clock else saver
 
     def elsewhere(self, name: str) -> House:
         """Open another, empty house of the same kind behind the same door."""
@@ -264,6 +267,25 @@ def covered(messages: Sequence[Any]) -> list[str]:
     """Return the ids that the summary of a list names, as `Listing` wrote them."""
     texts = summaries(messages)
     return texts[-1].partition("\n\n")[2].split() if texts else []
+
+
+class Clock:
+    """A clock that stands still until it is moved, so that no test waits for a pause."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def move(self, seconds: float = LONGEST_PAUSE) -> None:
+        self.seconds += seconds
+
+
+def ticking(saver: ReducingSaver, clock: Clock) -> ReducingSaver:
+    """Return a saver whose pauses between failing hooks go by a clock."""
+    saver._delivery.ledger.clock = clock
+    return saver
 
 
 class Told:
