@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,15 @@ from services.door import AsyncDoor, within
 
 from reducing_saver import (
     Background,
+    ConfigurationError,
     Discard,
     Eviction,
+    Policy,
     ReducingSaver,
     RememberFacts,
     StoreArchive,
     Window,
+    compact,
     messages_hook,
 )
 from reducing_saver._ledger import FIRST_PAUSE
@@ -178,6 +182,69 @@ def test_the_older_form_of_a_hook(house: House) -> None:
     play(house, saver, config, "a", "b")
     assert [found for found, _ in calls] == [evicted(house, config)] * 2
     assert {namespace for _, namespace in calls} == {("ann",)}
+
+
+def save(messages: Any, namespace: Any) -> None: ...
+
+
+def save_one(eviction: Any, *, label: str = "") -> None: ...
+
+
+class Keeps:
+    def __init__(self, eviction: Any = None) -> None: ...
+
+    def save(self, messages: Any, namespace: Any) -> None: ...
+
+    def __call__(self, eviction: Any) -> None: ...
+
+
+async def asave(messages: Any, namespace: Any) -> None: ...
+
+
+OLDER = [save, asave, Keeps().save, lambda m, n: None, partial(save)]
+WRONG = [lambda: None, lambda a, b, c: None, Keeps, "save", None, 7]
+
+
+@pytest.mark.parametrize("hook", [*OLDER, *WRONG], ids=range(len(OLDER + WRONG)))
+def test_a_hook_that_cannot_be_called_is_refused_at_once(hook: Any) -> None:
+    for make in (
+        lambda: ReducingSaver(InMemorySaver(), AT_ONCE, archive=Discard(), on_evict=[hook]),
+        lambda: compact(InMemorySaver(), Policy(WINDOW), archive=Discard(), on_evict=[hook]),
+        lambda: Background(hook),
+    ):
+        with pytest.raises(ConfigurationError, match="of an Eviction") as raised:
+            make()
+        assert repr(hook) in str(raised.value)
+        assert ("is given as messages_hook(f)" in str(raised.value)) == (hook in OLDER)
+    if hook in OLDER:
+        assert Background(messages_hook(hook)).hook
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [save_one, Keeps(), Keeps().__call__, Background(Keeps()), partial(save, namespace=()), print],
+    ids=range(6),
+)
+def test_a_hook_that_takes_an_eviction_is_taken(hook: Any) -> None:
+    for hooks in ([hook], (hook,)):
+        saver = ReducingSaver(InMemorySaver(), AT_ONCE, archive=Discard(), on_evict=hooks)
+        assert saver._delivery.hooks == (hook,)
+
+
+@pytest.mark.parametrize("hooks", [save_one, {save_one}, "ab", "", None], ids=range(5))
+def test_hooks_are_a_list(hooks: Any) -> None:
+    for make in (
+        lambda: ReducingSaver(InMemorySaver(), AT_ONCE, archive=Discard(), on_evict=hooks),
+        lambda: compact(InMemorySaver(), Policy(WINDOW), archive=Discard(), on_evict=hooks),
+    ):
+        with pytest.raises(ConfigurationError, match=r"a list of functions .* as \[f\]"):
+            make()
+
+
+@pytest.mark.parametrize("hook", [save_one, lambda m: None, Keeps, "save"], ids=range(4))
+def test_the_older_form_takes_two(hook: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"a function of \(messages, namespace\)"):
+        messages_hook(hook)
 
 
 def facts_of(messages: Any) -> list[Any]:

@@ -31,6 +31,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.store.memory import InMemoryStore
 from memory.houses import (
     HOUSES,
+    Clock,
     House,
     Listing,
     State,
@@ -1192,10 +1193,11 @@ def test_aput_does_not_hold_the_loop_for_a_summary() -> None:
 
 def test_the_statistics_are_true(house: House) -> None:
     config = thread_config()
-    told = Told(failures=1)
+    told, clock = Told(failures=1), Clock()
     listed, summary = listing()
-    saver = house.saver(IN_RUNS, summary=summary, on_evict=[told])
+    saver = house.saver(IN_RUNS, summary=summary, on_evict=[told], clock=clock)
     graph = play(house, saver, config, "a", "b", "c", rounds=2)
+    clock.move()
     first = house.state(config)["messages"][-1].id
     house.door.update_state(graph, config, {"messages": [RemoveMessage(first)]}, as_node="model")
     play(house, saver, config, "d")

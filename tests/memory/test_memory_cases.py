@@ -602,6 +602,8 @@ def test_c43_a_canary_is_in_no_row_in_plain_text(house: House, with_summary: boo
     graph = builder.compile(checkpointer=saver)
     for i in range(8):
         house.door.invoke(graph, said(HumanMessage(f"say {canary}", id=f"h{i}")), config)
+    for _ in range(2):
+        house.door.call(saver, "deliver")
 
     assert house.entries(thread)
     assert told.ids

@@ -172,7 +172,10 @@ def test_a_hook_in_the_background_is_counted_by_its_own_name(
 
 
 class Remembers:
-    def __call__(self, eviction: Any) -> None: ...
+    def __call__(self, eviction: Any, namespace: Any = ()) -> None: ...
+
+
+def older(messages: Any, namespace: Any) -> None: ...
 
 
 def test_names_of_hooks() -> None:
@@ -180,7 +183,7 @@ def test_names_of_hooks() -> None:
     assert name_of(Background(failing)) == "failing"
     assert name_of(partial(partial(failing), x="secret")) == "failing"
     assert name_of(Remembers()) == "Remembers"
-    assert name_of(messages_hook(failing)) == "failing"
+    assert name_of(messages_hook(older)) == "older"
     assert name_of(messages_hook(Remembers())) == "Remembers"
 
 
@@ -221,6 +224,11 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
 CHANNEL = ("reducing_saver.channel", "messages")
 
 
+def stats_of_retries(saver: Any) -> tuple[int, int]:
+    stats = saver.stats()
+    return stats.delivery_failures, stats.delivery_retries
+
+
 @pytest.mark.parametrize("house", ["memory-sync", "aiosqlite-async"], indirect=True)
 def test_a_meter_is_told_what_stats_say(house: House, meter: Meter) -> None:
     told = Told(failures=1)
@@ -236,6 +244,8 @@ def test_a_meter_is_told_what_stats_say(house: House, meter: Meter) -> None:
     saver = house.saver(WINDOW, archive=archive, summary=Summary(summarise), on_evict=[told])
     config = thread_config("a-secret-thread", memory_namespace=("users", "secret"))
     play(house, saver, config, *"abcdefghi")
+    house.door.call(saver, "deliver")
+    assert stats_of_retries(saver) == (1, 1)
     archive.refuses = True
     play(house, saver, config, *"jkl")
 
