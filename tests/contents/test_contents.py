@@ -417,6 +417,8 @@ def test_a_failing_selector_leaves_contents_whole(house: House, caplog: Any) -> 
     assert stats.selector_failures == {"failed": 2}
     assert (stats.total.excerpted, stats.total.failures) == (0, 0)
     assert "secret" not in caplog.text
+    (said,) = [r.getMessage() for r in caplog.records if "selector" in r.getMessage()]
+    assert "failed: ConnectionError in failing" in said, "once, and where"
 
 
 class Says:

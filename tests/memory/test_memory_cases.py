@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -128,6 +129,48 @@ async def is_late_async(messages: Any, previous: Any) -> str:
 
 def refuses(messages: Any, previous: Any) -> str:
     raise SummaryError("it would not", "refused")
+
+
+WHY = {
+    raises: "RuntimeError in raises",
+    says_nothing: "the summariser returned an empty text",
+    refuses: "SummaryError in refuses",
+}
+
+
+@pytest.mark.parametrize("fails", WHY)
+@pytest.mark.parametrize("how", ["keep", "evict", "in the background"])
+@pytest.mark.parametrize("house", ["memory-sync", "memory-async"], indirect=True)
+def test_c30_the_log_says_what_failed_and_where(
+    house: House, fails: Any, how: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = threading.Event()
+
+    def write(messages: Any, previous: Any) -> str:
+        try:
+            return str(fails(messages, previous))
+        finally:
+            done.set()
+
+    background, on_failure = how == "in the background", "evict" if how == "evict" else "keep"
+    summary = Summary(write, background=background, on_failure=on_failure)  # type: ignore[arg-type]
+    saver = house.saver(summary=summary)
+    config = thread_config("named")
+    play(house, saver, config, *[(f"t{i}", 0) for i in range(4)])
+    assert done.wait(20)
+    while not saver.stats().summary_failures:
+        time.sleep(0.01)
+
+    ends = {
+        "keep": f"failed ({WHY[fails]}); nothing leaves, it is tried again",
+        "evict": f"failed ({WHY[fails]}); what leaves goes without one",
+        "in the background": f"failed in the background ({WHY[fails]}); nothing has left for it",
+    }
+    said = {r.getMessage() for r in caplog.records if "summary" in r.getMessage()}
+    assert said == {f"the summary of thread 'named' {ends[how]}"}
+    assert "provider" not in caplog.text
+    assert "it would not" not in caplog.text
+    house.door.delete_thread(saver, "named")
 
 
 @pytest.mark.parametrize("fails", [raises, says_nothing, is_late, is_late_async, refuses])
