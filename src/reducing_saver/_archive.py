@@ -28,8 +28,10 @@ from langgraph.store.base import (
 )
 from langgraph.store.memory import InMemoryStore
 
+from ._errors import ConfigurationError
+from ._forwarding import opening_of
 from ._segment import Segment
-from ._stores import loop_beside, run_on
+from ._stores import loop_beside, needs_autocommit, run_on
 
 _ROOT = "reducing_saver"
 _KINDS = ("pending", "told", "segments", "wholes", "messages")
@@ -149,10 +151,9 @@ class StoreArchive:
 
     def __init__(self, store: BaseStore, *, index_text: bool = False) -> None:
         if not isinstance(store, BaseStore):
-            raise TypeError(
-                f"store={store!r} is no LangGraph store; give one, as InMemoryStore() or "
-                "SqliteStore(connection)"
-            )
+            raise TypeError(_no_store(store))
+        if needs_autocommit(store):
+            raise ConfigurationError("store", store, "one that commits", said=_begun(store))
         self.store = store
         self.index_text = index_text
         # It searches its dicts while other threads write into them.
@@ -301,6 +302,25 @@ class Discard:
 
     def __repr__(self) -> str:
         return "Discard()"
+
+
+def _no_store(given: object) -> str:
+    opening = opening_of(given, "store", "archive = StoreArchive(store)")
+    if opening:
+        return f"store is a context manager that opens a LangGraph store, and no store.{opening}"
+    return (
+        f"store={given!r} is no LangGraph store; give one, as InMemoryStore(), or what "
+        "`with SqliteStore.from_conn_string(path) as store:` opens"
+    )
+
+
+def _begun(store: BaseStore) -> str:
+    name = type(store).__name__
+    keyword = "async with" if name.startswith("Async") else "with"
+    return (
+        f"{name} needs a connection with isolation_level=None; "
+        f"write `{keyword} {name}.from_conn_string(path) as store:`"
+    )
 
 
 def _writing(segment: Segment, entries: Sequence[Entry], tell: bool) -> Steps[None]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.store.base import BaseStore
 
 from ._archive import Archive, Discard
 from ._errors import ConfigurationError
 from ._select import check_selector
+from ._stores import has_async_door
 from ._summary import Summary
 from .engine import Excerpt, Window
 
@@ -35,6 +38,14 @@ def check_archive(archive: object, inner: BaseCheckpointSaver[Any]) -> None:
         raise ConfigurationError(
             "archive", archive, "an archive, as StoreArchive(store), or Discard()"
         )
+    store = getattr(archive, "store", None)
+    # A saver with a loop of its own is called on it: LangGraph's async ones are.
+    if isinstance(store, BaseStore) and hasattr(inner, "loop") and not has_async_door(store):
+        said = (
+            f"{type(store).__name__} has no async methods, and {type(inner).__name__} is called "
+            f"by them; use AsyncSqliteStore"
+        )
+        raise ConfigurationError("archive", archive, "one over an async store", said=said)
     if isinstance(inner.serde, EncryptedSerializer) and getattr(archive, "index_text", False):
         allowed = "one without index_text=True: the saver encrypts, an index is plain text"
         raise ConfigurationError("archive", archive, allowed)
@@ -68,6 +79,18 @@ def check_reducer(reducer: object) -> None:
     if not (reducer is None or callable(reducer)):
         allowed = "None, or the reducer of the graph's DeltaChannel"
         raise ConfigurationError("messages_reducer", reducer, allowed)
+
+
+def check_config(config: object) -> None:
+    """Raise for what is no config of a run; its values are not shown."""
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    if isinstance(configurable, Mapping) and "thread_id" in configurable:
+        return
+    thread = json.dumps(config) if isinstance(config, str) else '"..."'
+    is_mapping = isinstance(config, Mapping)
+    got = "one without a thread_id" if is_mapping else f"an object of type {type(config).__name__}"
+    said = f'got {got}; give the run\'s config, {{"configurable": {{"thread_id": {thread}}}}}'
+    raise ConfigurationError("config", type(config).__name__, "the run's config", said=said)
 
 
 def flag(field: str, value: object) -> bool:

@@ -26,11 +26,11 @@ class ReducingSaverError(Exception):
 
 
 class ConfigurationError(ReducingSaverError, ValueError):
-    """Name a setting, its value and what is allowed."""
+    """Name a setting, its value and what is allowed; `said` says it in other words."""
 
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        self.field, self.value, self.allowed = field, value, allowed
-        super().__init__(f"{field}={value!r} is not allowed; allowed is {allowed}")
+    def __init__(self, field: str, value: object, allowed: str, *, said: str = "") -> None:
+        self.field, self.value, self.allowed, self.said = field, value, allowed, said
+        super().__init__(said or f"{field}={value!r} is not allowed; allowed is {allowed}")
 
 
 class WindowError(ConfigurationError):

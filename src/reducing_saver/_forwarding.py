@@ -16,6 +16,7 @@ import builtins
 import contextlib
 import copy
 import inspect
+import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -313,19 +314,29 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _explain(wrapper: str, given: object) -> str:
     """Say what was given instead of a saver, and how to get one; never show its arguments."""
     needs = f"{wrapper} needs a saver (a BaseCheckpointSaver), and got"
-    if maker := _maker(given):
-        is_async = isinstance(given, contextlib.AbstractAsyncContextManager)
-        return f"{needs} a context manager that opens one.{_opening(wrapper, maker, is_async)}"
+    if lines := opening_of(given, "inner", f"saver = {wrapper}(inner, ...)"):
+        return f"{needs} a context manager that opens one.{lines}"
     if isinstance(given, type) and issubclass(given, BaseCheckpointSaver):
         return f"{needs} the class {given.__name__}.{_making(wrapper, given)}"
     name = given.__qualname__ if isinstance(given, type) else type(given).__qualname__
     if given is None or isinstance(given, bool):
         return f"{needs} {given}."
+    if isinstance(given, str | os.PathLike):
+        return f"{needs} an object of type {name}.{_naming(wrapper, given)}"
     if inspect.isawaitable(given):
         return f"{needs} an object of type {name}: await it first."
     if inspect.isroutine(given):
         return f"{needs} the function {getattr(given, '__name__', name)}: call it first."
     return f"{needs} {'the class' if isinstance(given, type) else 'an object of type'} {name}."
+
+
+def opening_of(given: object, name: str, use: str) -> str | None:
+    """Return the lines that enter a manager of `contextlib` and use what it opens, else None."""
+    maker = _maker(given)
+    if maker is None:
+        return None
+    is_async = isinstance(given, contextlib.AbstractAsyncContextManager)
+    return _opening(f"{maker}(...)", name, use, is_async=is_async)
 
 
 def _maker(given: object) -> str | None:
@@ -341,10 +352,18 @@ def _making(wrapper: str, saver: type[BaseCheckpointSaver[Any]]) -> str:
     opener = getattr(getattr(saver, "from_conn_string", None), "__wrapped__", None)
     if opener is None:
         return f" Write:\n\n    saver = {wrapper}({saver.__name__}(...), ...)"
-    maker = f"{saver.__name__}.from_conn_string"
-    return _opening(wrapper, maker, inspect.isasyncgenfunction(opener))
+    is_async, use = inspect.isasyncgenfunction(opener), f"saver = {wrapper}(inner, ...)"
+    return _opening(f"{saver.__name__}.from_conn_string(...)", "inner", use, is_async=is_async)
 
 
-def _opening(wrapper: str, maker: str, is_async: bool) -> str:
+def _naming(wrapper: str, given: str | os.PathLike[str]) -> str:
+    """Say which saver opens what a name may stand for; an async one where a loop runs."""
+    is_async = _running_loop() is not None
+    kind = "Postgres" if str(given).startswith("postgres") else "Sqlite"
+    maker = f"{'Async' if is_async else ''}{kind}Saver.from_conn_string(...)"
+    return _opening(maker, "inner", f"saver = {wrapper}(inner, ...)", is_async=is_async)
+
+
+def _opening(maker: str, name: str, use: str, *, is_async: bool) -> str:
     keyword = "async with" if is_async else "with"
-    return f" Write:\n\n    {keyword} {maker}(...) as inner:\n        saver = {wrapper}(inner, ...)"
+    return f" Write:\n\n    {keyword} {maker} as {name}:\n        {use}"

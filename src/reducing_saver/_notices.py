@@ -44,6 +44,29 @@ _LARGE_WRITE = (
     "a pending write of %s to channel %s has %s bytes where max_bytes=%s and cannot be cut; the "
     "store may refuse it (said once)"
 )
+_ARCHIVE = (
+    "the archive failed, so nothing is evicted from %s: %s%s (said once of it; "
+    "stats().archive_failures counts the others)"
+)
+_MOST_SAID = 10_000
+"""Threads of which a failure is remembered as said; beyond that it may be said again."""
+
+_REMEDIES = {
+    "NotImplementedError": "the store has no such method: an async graph needs an async store, "
+    "as AsyncSqliteStore",
+    "InvalidStateError": "a sync call on the loop of an async store: call the graph's async "
+    "methods",
+    "UndefinedTable": "the store has no tables yet: call store.setup() once",
+    "PoolTimeout": "the pool of the store gave no connection: is it open and large enough, and its "
+    "database there?",
+    "sqlite3.OperationalError": "the file is locked, full or not writable, or its connection has "
+    "no isolation_level=None",
+    "sqlite3.ProgrammingError": "the connection of the store is closed, or of another thread: open "
+    "it with check_same_thread=False",
+    "OperationalError": "is the database of the store there?",
+}
+"""What may help against a cause, by its name or that of what it derives from, nearest first."""
+
 _FILLING = "checkpoints have reached %d %% of max_bytes: that of %s has %s bytes of %s (said once)"
 
 
@@ -52,14 +75,17 @@ class Notices:
 
     def __init__(self) -> None:
         self._said: set[str] = set()
+        self._failures: set[tuple[str, str]] = set()
 
     def archive_failed(self, config: RunnableConfig, error: Exception) -> None:
-        """Say that nothing is evicted because the archive failed."""
-        logger.warning(
-            "the archive failed, so nothing is evicted from %s: %s",
-            where(config),
-            type(error).__name__,
-        )
+        """Say that nothing is evicted because the archive failed, once a cause and thread."""
+        failure = str(config["configurable"]["thread_id"]), _called(type(error))
+        if failure in self._failures:
+            return
+        if len(self._failures) >= _MOST_SAID:
+            self._failures.clear()
+        self._failures.add(failure)
+        logger.warning(_ARCHIVE, where(config), failure[1], _remedy(error))
 
     def failed(self, config: RunnableConfig, error: Exception) -> None:
         """Say that a checkpoint is stored as it is."""
@@ -120,6 +146,21 @@ def where(config: RunnableConfig) -> str:
     configurable = config["configurable"]
     namespace = configurable.get("checkpoint_ns", "")
     return f"thread {configurable['thread_id']!r}, namespace {namespace!r}"
+
+
+def _remedy(error: Exception) -> str:
+    """Return what may help, told by the class alone: the text of an error may quote a message."""
+    for kind in type(error).__mro__:
+        for name in (_called(kind), kind.__name__):
+            if name in _REMEDIES:
+                return f"; {_REMEDIES[name]}"
+    return ""
+
+
+def _called(kind: type[BaseException]) -> str:
+    """Return the name of a class with its package, where it is not Python's own."""
+    package = kind.__module__.partition(".")[0]
+    return kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
 
 
 def _holds(value: object) -> bool:

@@ -22,6 +22,7 @@ from ._ahead import Ahead
 from ._archive import Archive, Discard
 from ._arguments import (
     check_archive,
+    check_config,
     check_excerpt,
     check_max_bytes,
     check_reducer,
@@ -144,7 +145,8 @@ class ReducingSaver(ForwardingSaver):
     ) -> None:
         super().__init__(inner)
         if isinstance(inner, ReducingSaver):
-            raise ConfigurationError("inner", inner, "a saver that is not wrapped yet")
+            said = "this saver is wrapped already: use it as it is, or wrap `saver.inner`"
+            raise ConfigurationError("inner", inner, "a saver that is not wrapped yet", said=said)
         check_window(window)
         check_archive(archive, inner)
         check_excerpt(excerpt, selector)
@@ -397,19 +399,26 @@ class ReducingSaver(ForwardingSaver):
 
     def original(self, config: RunnableConfig, key: str) -> Any:
         """Return the whole of an excerpt by the key that it names; None where it is not there."""
-        archive, thread = self._named_archive(), key_of(config).thread
+        archive, thread = self._named_archive("original", config), key_of(config).thread
         found = archive.read(thread, [key])
         return load(found[0], self.serde) if found else None
 
     async def aoriginal(self, config: RunnableConfig, key: str) -> Any:
         """Return the whole of an excerpt by the key that it names; None where it is not there."""
-        archive, thread = self._named_archive(), key_of(config).thread
+        archive, thread = self._named_archive("original", config), key_of(config).thread
         found = await archive.aread(thread, [key])
         return load(found[0], self.serde) if found else None
 
-    def _named_archive(self) -> Archive:
+    def _named_archive(self, method: str, config: RunnableConfig) -> Archive:
+        check_config(config)
         if self._archive is None:
-            raise ConfigurationError("archive", None, "an archive, which keeps what left")
+            said = (
+                f"{method}() needs an archive; this saver discards what leaves: pass "
+                "archive=StoreArchive(store) when it is built"
+            )
+            raise ConfigurationError(
+                "archive", None, "an archive, which keeps what left", said=said
+            )
         return self._archive
 
     def deliver(self) -> None:
@@ -428,8 +437,8 @@ class ReducingSaver(ForwardingSaver):
         The archive and the state are merged, along the line of the checkpoint that the config
         names (the newest by default). `page_size` archived messages are read at once.
         """
-        found = self.get_tuple(config)
-        archive, state = self._named_archive(), self._held(found, channel)
+        archive, found = self._named_archive("transcript", config), self.get_tuple(config)
+        state = self._held(found, channel)
         newest = line_segments(found, archive, super().get_tuple).get(channel)
         thread = key_of(config).thread
         return transcript(archive, self.serde, thread, newest, state, page_size=page_size)
@@ -438,8 +447,9 @@ class ReducingSaver(ForwardingSaver):
         self, config: RunnableConfig, *, channel: str = "messages", page_size: int = 100
     ) -> AsyncIterator[Any]:
         """Yield every message of a thread ever, as `transcript` does."""
+        archive = self._named_archive("transcript", config)
         found = await self.aget_tuple(config)
-        archive, state = self._named_archive(), self._held(found, channel)
+        state = self._held(found, channel)
         newest = (await aline_segments(found, archive, super().aget_tuple)).get(channel)
         thread = key_of(config).thread
         pages = atranscript(archive, self.serde, thread, newest, state, page_size=page_size)
@@ -503,6 +513,7 @@ class ReducingSaver(ForwardingSaver):
         of what it does not hold. What was evicted is remembered in this process, and across
         processes by the archive. A message without an id is always new.
         """
+        check_config(config)
         found = self.get_tuple(config)
         trace = self._trace(found.config) if found else Trace()
         gone: frozenset[str] = frozenset()
@@ -515,6 +526,7 @@ class ReducingSaver(ForwardingSaver):
         self, config: RunnableConfig, messages: Sequence[Any], *, channel: str = "messages"
     ) -> builtins.list[Any]:
         """Return what is new in a list that a client sends whole, as `new_messages` does."""
+        check_config(config)
         found = await self.aget_tuple(config)
         trace = await self._atrace(found.config) if found else Trace()
         gone: frozenset[str] = frozenset()

@@ -1,8 +1,9 @@
-"""Call an async LangGraph store from beside its event loop, and never wait for one that stopped."""
+"""Know what LangGraph's stores can do: from beside an event loop, on one, on a connection."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import wait
@@ -13,6 +14,7 @@ from langgraph.store.base import BaseStore
 
 T = TypeVar("T")
 
+_SQLITE = "langgraph.store.sqlite"
 # A loop that runs now and then is waited for as long; not when the program ends.
 _PATIENCE = 2.0
 
@@ -21,6 +23,31 @@ def loop_beside(store: BaseStore) -> asyncio.AbstractEventLoop | None:
     """Return the loop that an async store works on, where that is not the one running here."""
     loop = getattr(store, "_loop", None)
     return loop if isinstance(loop, asyncio.AbstractEventLoop) and loop is not _here() else None
+
+
+def has_async_door(store: BaseStore) -> bool:
+    """Tell whether a store can be awaited; LangGraph's `SqliteStore` only raises then."""
+    awaited = type(store).abatch
+    own = awaited.__module__.startswith(_SQLITE) and awaited.__qualname__ == "SqliteStore.abatch"
+    return not own
+
+
+def needs_autocommit(store: BaseStore) -> bool:
+    """Tell whether a SQLite store has a connection on which its own BEGIN fails.
+
+    Every batch of langgraph-checkpoint-sqlite 3.1 starts with one, and reads and writes alike fail
+    where Python has begun a transaction by itself.
+    """
+    if not any(kind.__module__.startswith(_SQLITE) for kind in type(store).__mro__):
+        return False
+    held = getattr(store, "conn", None)
+    connection = getattr(held, "_connection", held)  # aiosqlite's holds Python's
+    if not isinstance(connection, sqlite3.Connection):
+        return False
+    autocommit = getattr(connection, "autocommit", None)  # Python 3.12
+    if isinstance(autocommit, bool):
+        return not autocommit
+    return connection.isolation_level is not None
 
 
 def runs_on_loop() -> bool:

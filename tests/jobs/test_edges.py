@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 import uuid
 from datetime import timedelta
@@ -13,6 +14,8 @@ from jobs.chats import WINDOW, Chat, archived, live
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from reducing_saver import (
     ConfigurationError,
@@ -101,6 +104,16 @@ def test_wrong_spans_are_named(house: Any, value: Any) -> None:
         Retain(newer=value)
     with pytest.raises(ConfigurationError, match="grace"):
         gc(house.saver, grace=value)
+
+
+@pytest.mark.parametrize("opens", [SqliteSaver, AsyncSqliteSaver], ids=["sync", "async"])
+def test_a_saver_that_is_not_opened_is_refused_with_the_right_line(opens: Any) -> None:
+    keyword = "async with" if opens is AsyncSqliteSaver else "with"
+    line = f"\n    {keyword} {opens.__name__}.from_conn_string(...) as saver:\n"
+    with pytest.raises(ConfigurationError, match=re.escape(line)):
+        compact(opens.from_conn_string(":memory:"), POLICY, archive="same")
+    with pytest.raises(ConfigurationError, match=re.escape(line)):
+        gc(opens.from_conn_string(":memory:"))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from langgraph.store.memory import InMemoryStore
 from services.door import AsyncDoor, Door
 from services.savers import Backend
 
+from reducing_saver import ConfigurationError
 from reducing_saver._archive import Archive, Discard, Entry, StoreArchive
 from reducing_saver._segment import Segment, Span, cut_spans, segment_id
 
@@ -186,6 +187,58 @@ def test_what_is_an_archive() -> None:
     assert not isinstance(Discard(), Archive)
     with pytest.raises(TypeError, match="is no LangGraph store"):
         StoreArchive({})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["SqliteStore", "AsyncSqliteStore"])
+def test_a_store_that_is_not_opened_is_refused_with_the_right_line(name: str) -> None:
+    from langgraph.store.sqlite import SqliteStore
+    from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+    store: Any = {"SqliteStore": SqliteStore, "AsyncSqliteStore": AsyncSqliteStore}[name]
+    keyword = "async with" if name.startswith("Async") else "with"
+    line = (
+        f"\n    {keyword} {name}.from_conn_string(...) as store:\n        archive = StoreArchive("
+    )
+    with pytest.raises(TypeError, match=re.escape(line)):
+        StoreArchive(store.from_conn_string(":memory:"))
+
+
+def test_a_connection_that_begins_by_itself_is_refused() -> None:
+    """SqliteStore begins a transaction of its own: every call would fail."""
+    from langgraph.store.sqlite import SqliteStore
+
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    with pytest.raises(ConfigurationError) as refused:
+        StoreArchive(SqliteStore(connection))
+    assert str(refused.value) == (
+        "SqliteStore needs a connection with isolation_level=None; "
+        "write `with SqliteStore.from_conn_string(path) as store:`"
+    )
+    with pytest.raises(sqlite3.OperationalError, match="within a transaction"):
+        SqliteStore(connection).put(("any",), "key", {})
+    connection.close()
+
+
+def test_a_connection_without_an_isolation_level_is_taken() -> None:
+    from langgraph.store.sqlite import SqliteStore
+
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    archive = StoreArchive(SqliteStore(connection))
+    archive.write(segment(keys(2)), entries(keys(2)), tell=False)
+    assert archive.read("t", keys(2)) == entries(keys(2))
+    connection.close()
+
+
+async def test_an_async_connection_that_begins_by_itself_is_refused() -> None:
+    import aiosqlite
+    from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+    async with aiosqlite.connect(":memory:") as connection:
+        store = AsyncSqliteStore(connection)
+        with pytest.raises(ConfigurationError, match=r"`async with AsyncSqliteStore\.from_conn"):
+            StoreArchive(store)
+    async with aiosqlite.connect(":memory:", isolation_level=None) as connection:
+        assert not await StoreArchive(AsyncSqliteStore(connection)).aholds("t")
 
 
 @EVERY_STORE

@@ -147,6 +147,12 @@ def test_a_failing_archive_evicts_nothing(house: House, caplog: pytest.LogCaptur
     assert saver.stats().archive_failures >= 2
     assert (saver.stats().total.evicted, told.events) == (0, [])
     assert "secret" not in caplog.text
+    said = [one.getMessage() for one in caplog.records if "archive failed" in one.msg]
+    assert len(said) == 1, "once of a cause and thread"
+    assert "OSError" in said[0]
+    assert "stats().archive_failures" in said[0]
+    play(house, saver, thread_config("another"), *(f"t{i}" for i in range(6)))
+    assert sum("archive failed" in one.msg for one in caplog.records) == 2
 
     archive.refuses = False
     play(house, saver, config, "later")

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import aiosqlite
@@ -756,7 +757,9 @@ NOT_SAVERS: list[tuple[Callable[[], Any], list[str]]] = [
     (lambda: aiosqlite.connect(":memory:"), ["type Connection"]),
     (Duck, ["type Duck"]),
     (lambda: Duck, ["the class Duck"]),
-    (lambda: "postgresql://me:secret@host", ["type str"]),
+    (lambda: "postgresql://me:secret@host", ["type str", "with PostgresSaver.from_conn_string("]),
+    (lambda: "x.db", ["type str", "with SqliteSaver.from_conn_string(...) as inner:"]),
+    (lambda: Path("x.db"), ["with SqliteSaver.from_conn_string(...) as inner:"]),
     (lambda: None, ["got None"]),
     (lambda: True, ["got True"]),
 ]
@@ -775,6 +778,11 @@ def test_the_error_shows_the_right_line(make: Callable[[], Any], parts: list[str
     assert "secret" not in message
     if isinstance(given, sqlite3.Connection) or inspect.iscoroutine(given):
         given.close()
+
+
+async def test_the_error_names_an_async_saver_where_a_loop_runs() -> None:
+    with pytest.raises(NotASaverError, match=r"async with AsyncSqliteSaver\.from_conn_string\("):
+        Labelled("mine", store="x.db")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", SAVERS[2:])

@@ -114,7 +114,7 @@ def test_a_bad_setting_is_named(field: str, settings: dict[str, Any]) -> None:
 
 
 def test_a_wrapped_saver_is_not_wrapped_again() -> None:
-    with pytest.raises(ConfigurationError, match="inner"):
+    with pytest.raises(ConfigurationError, match=r"wrapped already.* wrap `saver\.inner`"):
         kept(kept(InMemorySaver()))
 
 

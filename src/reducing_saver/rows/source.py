@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from .._errors import ConfigurationError
-from .._forwarding import ForwardingSaver
+from .._forwarding import ForwardingSaver, opening_of
 
 _ALLOWED = (
     "a PostgresSaver, a SqliteSaver, their async twins, a ReducingSaver around one, "
@@ -82,9 +82,10 @@ def source_of(given: object, *, serde: SerializerProtocol | None = None) -> Sour
         given = given.inner
     if isinstance(given, str | Path):
         return _named(str(given), serde)
-    if not isinstance(given, BaseCheckpointSaver):
-        raise ConfigurationError("saver", given, _ALLOWED)
-    if kind_of(given) is None:
+    if opening := opening_of(given, "saver", "report = compact(saver, ...)"):
+        hint = f"saver is a context manager that opens one, and no saver.{opening}"
+        raise ConfigurationError("saver", given, _ALLOWED, said=hint)
+    if not isinstance(given, BaseCheckpointSaver) or kind_of(given) is None:
         raise ConfigurationError("saver", given, _ALLOWED)
     said = place(given)
     answer = said if isinstance(said, str) else _ask(given, said)
