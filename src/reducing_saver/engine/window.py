@@ -272,8 +272,8 @@ def _tiktoken(media_tokens: int) -> Counter:
     try:
         return tiktoken_counter(media_tokens)
     except ImportError:
-        allowed = "it once tiktoken is installed: pip install 'reducing-saver[tiktoken]'"
-        raise WindowError("token_counter", "tiktoken", allowed) from None
+        said = "tiktoken is not installed; run: pip install 'reducing-saver[tiktoken]'"
+        raise WindowError("token_counter", "tiktoken", "one that is there", said=said) from None
     except Exception as error:
         # tiktoken downloads its data file when it is first used; what it raises is its client's.
         allowed = (
