@@ -82,7 +82,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         explain = getattr(error, "format_message", None)
         if explain is None:
             raise
-        return _refuse(f"{explain()} (see reducing-saver --help)")
+        path = getattr(getattr(error, "ctx", None), "command_path", "") or "reducing-saver"
+        return _refuse(f"{explain().removesuffix('.')} (see {path} --help)")
 
 
 def _refuse(message: str) -> int:
@@ -100,9 +101,12 @@ def _in_our_words(error: ConfigurationError) -> str:
     if isinstance(value, tuple) and len(value) == 2:
         value = f"{value[0]}:{value[1]}"
     option = f"--{error.field.replace('_', '-')} {value}"
+    if error.said:
+        return f"{option}: {error.said}"
     if error.field == "token_counter":  # its name is known: what it needs is not there
         return f"{option} needs {error.allowed}"
-    return f"{option} is not allowed; allowed is {error.allowed}"
+    # None is Python's word for an option that is not given.
+    return f"{option} is not allowed; allowed is {error.allowed.removesuffix(', or None')}"
 
 
 @app.callback(invoke_without_command=True)

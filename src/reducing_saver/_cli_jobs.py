@@ -1,18 +1,18 @@
 """Define the commands of jobs: `stats`, `compact`, `worker`, `status`, `gc`, `erase`.
 
-What changes a database is shown first, as a dry run; `--yes` applies it. Exit codes: 0 done,
-1 there were errors, 2 bad input, 3 stopped with work left.
+What changes a database is shown first, as a dry run; `--yes` applies it. Exit codes: 0 done, or
+shown, 1 there were errors, 2 bad input, 3 stopped with work left.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,16 +35,20 @@ from ._cli_window import (
 )
 from ._connection import check, failing, is_postgres, masked, plain, serde
 from ._console import RefusedError, complain, confirm, print_json, say
-from ._retain import Retain
+from ._errors import ConfigurationError
+from ._retain import Retain, span, spelled
+from ._words import count
 from .jobs import show
+from .jobs.figures import is_survey
 from .jobs.page import page
 from .jobs.policy import Policy
 from .jobs.process import end_with_parent
+from .jobs.report import Skip
 
 if TYPE_CHECKING:
-    from .jobs.report import Erased, Report, Swept
+    from .jobs.report import Erased, JobStatus, Report, Swept
 
-DRY, YES = "--dry-run", "--yes"
+DRY, YES, MOST_TIME = "--dry-run", "--yes", "--max-time"
 ARCHIVES = ("same", "discard")
 PAUSED = ("skip", "history")
 _NO_TERMINAL = "nothing was changed: there is no terminal to ask on, and no --yes"
@@ -74,7 +78,7 @@ RateOption = Annotated[
 ]
 TimeOption = Annotated[
     str | None,
-    typer.Option("--max-time", metavar="TIME", help="Stop after this time, as 30m or 8h."),
+    typer.Option(MOST_TIME, metavar="TIME", help="Stop after this time, as 30m or 8h."),
 ]
 ThreadsOption = Annotated[
     int | None, typer.Option("--max-threads", metavar="N", help="Stop after so many threads.")
@@ -95,7 +99,7 @@ def stats(dsn: DsnArgument, html: HtmlOption = None, as_json: JsonOption = False
     _check_page(html)
     with failing(dsn), show.follow() as tell:
         report = survey(plain(dsn), progress=tell, serde=serde())
-    command = f"reducing-saver compact {shlex.quote(masked(dsn))}"
+    command = f"reducing-saver compact {shlex.quote(masked(dsn))}" if report.threads else ""
     _print(report, command, html, as_json)
 
 
@@ -189,7 +193,9 @@ def compact(
     _one_of("--paused", paused, PAUSED)
     _one_of("--archive", archive, ARCHIVES)
     window = window_of(keep, trigger, cap, pin, keep_latest_of, pin_first_human, token_counter)
-    policy = Policy(window, Retain(last=last, newer=newer), paused)  # type: ignore[arg-type]
+    young = None if newer is None else _time("--newer", newer)
+    policy = Policy(window, Retain(last=last, newer=young), paused)  # type: ignore[arg-type]
+    least, longest = _time("--idle", idle), None if max_time is None else _time(MOST_TIME, max_time)
     if not is_postgres(dsn) and workers is not None and workers > 1:
         raise RefusedError(f"--workers {workers}: a SQLite file has one writer at a time")
     if is_postgres(dsn) and vacuum:
@@ -205,10 +211,10 @@ def compact(
                 archive="same" if archive == "same" else Discard(),
                 executor=executor,
                 dry_run=dry_run,
-                idle=idle,
+                idle=least,
                 job=job,
                 max_rate=max_rate,
-                max_time=max_time,
+                max_time=longest,
                 max_threads=max_threads,
                 progress=tell,
                 vacuum=vacuum,
@@ -217,11 +223,11 @@ def compact(
 
     command = _again(context, dsn)
     report = work(dry_run=not yes)
-    _print(report, command, html, as_json)
+    _print(report, command, html, as_json, idle=least)
     if report.dry_run and report.compacted and _wanted(dry_run, as_json):
         report = work(dry_run=False)
         say()
-        _print(report, command, html, as_json)
+        _print(report, command, html, as_json, idle=least)
     raise typer.Exit(report.exit_code)
 
 
@@ -236,13 +242,19 @@ def worker(
     """Help with a job that compact has started, from as many machines as you like (Postgres)."""
     from .jobs import run
 
+    longest = None if max_time is None else _time(MOST_TIME, max_time)
     check(dsn)
+    known = _known(dsn, job)
+    if not (known.left or as_json):
+        say("Nothing is left to do.", style="bold")
+        show.show_status([known])
+        raise typer.Exit(1 if known.errors or known.skipped.get(Skip.FAILED) else 0)
     with failing(dsn), show.follow() as tell:
         report = run.worker(
             plain(dsn),
             job=job,
             max_rate=max_rate,
-            max_time=max_time,
+            max_time=longest,
             max_threads=max_threads,
             progress=tell,
             serde=serde(),
@@ -260,8 +272,11 @@ def status(
     from .jobs import run
 
     check(dsn)
-    with failing(dsn):
-        jobs = run.status(plain(dsn), job=job)
+    if job is not None:
+        jobs: Sequence[JobStatus] = (_known(dsn, job),)
+    else:
+        with failing(dsn):
+            jobs = run.status(plain(dsn))
     if as_json:
         print_json({"jobs": [{**asdict(one), "left": one.left} for one in jobs]})
     else:
@@ -281,19 +296,23 @@ def gc(
     dry_run: DryOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Sweep what nothing names any more: blobs, writes, and archives whose thread is gone."""
+    """Sweep what nothing names any more: blobs, writes, and archives whose thread is gone.
+
+    Without --yes it only shows what would go, and on a terminal asks.
+    """
     from .jobs.gc import gc as sweep
 
+    least = _time("--grace", grace)
     check(dsn)
 
     def work(*, dry_run: bool) -> Swept:
         with failing(dsn):
-            return sweep(plain(dsn), archive="same", dry_run=dry_run, grace=grace)
+            return sweep(plain(dsn), archive="same", dry_run=dry_run, grace=least)
 
     swept = work(dry_run=not yes)
     command = _again(context, dsn)
     _print_swept(swept, command, as_json)
-    if swept.dry_run and _wanted(dry_run, as_json):
+    if swept.dry_run and swept.found and _wanted(dry_run, as_json):
         swept = work(dry_run=False)
         say()
         _print_swept(swept, command, as_json)
@@ -312,9 +331,7 @@ def erase(
 ) -> None:
     """Erase threads with their archive, and look whether anything of them is left.
 
-    Without --yes it shows what would go and, on a terminal, asks.
-
-    Without a terminal either, nothing is erased and the exit code is 2.
+    Without --yes it only shows what would go, and on a terminal asks.
     """
     from .jobs.erase import erase as remove
 
@@ -331,9 +348,7 @@ def erase(
     erased = work(dry_run=not yes)
     command = _again(context, dsn)
     _print_erased(erased, command, as_json)
-    if erased.dry_run and not dry_run:
-        if not _wanted(dry_run, as_json):
-            raise RefusedError("nothing was erased: --yes erases")
+    if erased.dry_run and _wanted(dry_run, as_json):
         erased = work(dry_run=False)
         say()
         _print_erased(erased, command, as_json)
@@ -343,25 +358,51 @@ def erase(
 # All of them
 
 
-def _print(report: Report, command: str, html: str | None, as_json: bool) -> None:
-    goes_on = report.dry_run or report.left
-    command = command if goes_on else ""
+def _print(
+    report: Report, command: str, html: str | None, as_json: bool, *, idle: timedelta | None = None
+) -> None:
+    applies = report.dry_run and (report.compacted or is_survey(report))
+    command = command if applies or report.left else ""
     if html is not None:
         made = page(report, command=command, when=datetime.now().astimezone())
         Path(html).write_text(made, encoding="utf-8")
     if as_json:
         print_json({**show.as_json(report), "command": command})
         return
-    show.show(report, command=command)
+    show.show(report, command=command, more=_young(report, idle))
     if html is not None:
         say(f"\nThe page: {html}", wrap=False)
+
+
+def _known(dsn: str, job: str) -> JobStatus:
+    """Return what the ledger says of a job; raise where it was never started."""
+    from .jobs import run
+
+    with failing(dsn):
+        found = [one for one in run.status(plain(dsn)) if one.job == job]
+    if found:
+        return found[0]
+    start = f"reducing-saver compact {shlex.quote(masked(dsn))} --job {shlex.quote(job)} {YES}"
+    raise RefusedError(f"there is no job {job!r}; {start} starts it")
+
+
+def _young(report: Report, idle: timedelta | None) -> str:
+    """Say which option takes threads that are left alone since they changed."""
+    number = report.skipped.get(Skip.YOUNG)
+    if not (number and idle):
+        return ""
+    them = "it" if number == 1 else "them"
+    return (
+        f"{count(number, 'thread')} changed within the last {spelled(idle)}; "
+        f"--idle 0s takes {them} too."
+    )
 
 
 def _print_swept(swept: Swept, command: str, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(swept), "exit_code": swept.exit_code})
     else:
-        show.show_swept(swept, command=command if swept.dry_run else "")
+        show.show_swept(swept, command=command if swept.dry_run and swept.found else "")
 
 
 def _print_erased(erased: Erased, command: str, as_json: bool) -> None:
@@ -394,6 +435,14 @@ def _executor(
 def _one_of(option: str, word: str, allowed: tuple[str, ...]) -> None:
     if word not in allowed:
         raise RefusedError(f"{option} {word}: allowed are {' or '.join(allowed)}")
+
+
+def _time(option: str, text: str) -> timedelta:
+    try:
+        return span(option, text)
+    except ConfigurationError:
+        said = "allowed is a time, as 90s, 30m, 24h, 7d or 2w"
+        raise RefusedError(f"{option} {text} is not allowed; {said}") from None
 
 
 def _check_page(html: str | None) -> None:

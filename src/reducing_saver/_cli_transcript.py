@@ -24,7 +24,7 @@ from ._delta import needs_folding, snapshotted
 from ._line import line_segments, named
 from ._transcript import transcript as merged
 from ._version import __version__
-from ._words import one_line, said
+from ._words import count, one_line, said
 from .engine.messages import Message, calls, field, holds_messages, role
 
 DsnArgument = Annotated[
@@ -72,7 +72,9 @@ def transcript(
     ] = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """Print every message of a thread ever, in order: what was archived, and what is stored.
+    """Print the messages of a thread in order: what was archived, and what is stored.
+
+    That is every message ever, unless some have left without an archive (discarded).
 
     Nothing is changed. A key for encrypted threads is read from LANGGRAPH_AES_KEY.
 
@@ -83,11 +85,12 @@ def transcript(
         store = (other or here).store or InMemoryStore()
         head = _head(here.saver, dsn, thread, namespace)
         kept = StoreArchive(store)
+        newest = line_segments(head, kept, here.saver.get_tuple).get(channel)
         lines = merged(
             kept,
             here.saver.serde,
             thread,
-            line_segments(head, kept, here.saver.get_tuple).get(channel),
+            newest,
             _state(head, channel),
             page_size=page_size,
         )
@@ -96,7 +99,7 @@ def transcript(
                 about = {"version": __version__, "thread_id": thread, "namespace": namespace}
                 print_json({**about, "messages": [_as_dict(message) for message in lines]})
             else:
-                _show(lines)
+                _show(lines, is_archived=newest is not None)
     if warned:
         raise typer.Exit(1)
 
@@ -169,7 +172,7 @@ def _as_dict(message: Message) -> Any:
     return {name: value for name in names if (value := field(message, name)) is not None}
 
 
-def _show(messages: Iterable[Message]) -> None:
+def _show(messages: Iterable[Message], *, is_archived: bool) -> None:
     number = 0
     for number, message in enumerate(messages, 1):
         kind = str(role(message))
@@ -179,7 +182,10 @@ def _show(messages: Iterable[Message]) -> None:
         for text in (*said(message), *_called(message)):
             indented(_visible(text))
         say()
-    say(f"{number:,} message{'' if number == 1 else 's'}", style="dim")
+    said_so = (
+        "" if is_archived else "; nothing is archived, so what was discarded is not among them"
+    )
+    say(f"{count(number, 'message')}{said_so}", style="dim")
 
 
 def _called(message: Message) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import wait
@@ -40,6 +39,8 @@ def needs_autocommit(store: BaseStore) -> bool:
     """
     if not any(kind.__module__.startswith(_SQLITE) for kind in type(store).__mro__):
         return False
+    import sqlite3  # not with the library: a Python may lack it
+
     held = getattr(store, "conn", None)
     connection = getattr(held, "_connection", held)  # aiosqlite's holds Python's
     if not isinstance(connection, sqlite3.Connection):

@@ -259,9 +259,27 @@ def test_what_is_swept(printed: Printed) -> None:
     said = " ".join(out.split())
     assert "nothing was changed" in said
     assert "blobs that no checkpoint names 3 9.0 kB" in said
-    assert "4 blobs are too young to tell" in said
+    assert "4 are too young to tell (--grace), and left." in said
     assert out.endswith("  reducing-saver gc x --yes\n")
-    assert printed(shown.show_swept, Swept(False, "Postgres")).startswith("This is gone.")
+    gone = printed(shown.show_swept, replace(swept, dry_run=False))
+    assert gone.startswith("This is gone.\n")
+    assert gone.splitlines()[1:4] == out.splitlines()[1:4]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_where_nothing_is_swept_nothing_is_gone(printed: Printed, dry_run: bool) -> None:
+    dry = "Dry run, nothing was changed: there is nothing to sweep.\n"
+    said = dry if dry_run else "There was nothing to sweep.\n"
+    assert printed(shown.show_swept, Swept(dry_run, "SQLite")) == said
+    waits = printed(shown.show_swept, Swept(dry_run, "SQLite", waiting=1))
+    assert waits == f"{said}1 is too young to tell (--grace), and left.\n"
+
+
+def test_what_was_done_before_has_nothing_left(printed: Printed) -> None:
+    made = report(skipped={Skip.DONE: 2}, compacted=0)
+    said = " ".join(printed(shown.show, made).split())
+    assert "Skipped 2 threads: 2 with nothing left to do." in said
+    assert "Applying it" not in said
 
 
 def test_what_is_erased(printed: Printed) -> None:

@@ -54,6 +54,20 @@ def test_the_archive_is_found_over_a_turn_of_a_bare_saver(
     assert ran.out.splitlines()[:2] == ["1 human", "  question 0"]
 
 
+def test_what_was_discarded_is_not_passed_over_in_silence(
+    tmp_path: Path, make_database: Callable[[], str], cli: Callable[..., Any]
+) -> None:
+    made = database("sqlite", tmp_path, make_database)
+    with made.saver() as inner:
+        chat(reduced(inner), "t", TURNS)
+    ran = cli("transcript", made.dsn, "t")
+    assert (ran.code, ran.err) == (0, "")
+    said = " ".join(ran.out.split())
+    assert said.endswith(" messages; nothing is archived, so what was discarded is not among them")
+    assert f"{2 * TURNS} messages" not in said
+    assert "discarded" in cli("transcript", "--help").out
+
+
 @pytest.mark.parametrize("page_size", [1, 3, 1000])
 def test_json_is_one_document_that_langchain_reads(
     made: Database, cli: Callable[..., Any], page_size: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,24 @@ def test_a_bad_option_is_one_line(
     said: str,
 ) -> None:
     assert said in refused("try", write(chat(2)), *options)
+
+
+def test_tiktoken_that_is_not_installed_is_one_line(
+    refused: Callable[..., str], write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    said = refused("try", write(chat(2)), "--token-counter", "tiktoken")
+    assert said == (
+        "reducing-saver: --token-counter tiktoken: tiktoken is not installed; "
+        "run: pip install 'reducing-saver[tiktoken]'\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["try", "compact", "transcript"])
+def test_a_missing_argument_names_the_help_of_its_command(
+    refused: Callable[..., str], command: str
+) -> None:
+    assert refused(command).endswith(f"' (see reducing-saver {command} --help)\n")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ LABELS = {
     "evicted": "evicted messages",
     "stays": "stays",
 }
+# What leaves nothing may never have been compacted: it may be small, or done.
+_SAID = {str(Skip.DONE): "with nothing left to do"}
 BACKENDS = {"postgres": "Postgres", "sqlite": "SQLite"}
 
 
@@ -130,16 +132,17 @@ def _vacuum(report: Report) -> tuple[str, str]:
 
 def skipped(report: Report) -> list[tuple[str, int]]:
     """Return why threads were left as they are, and how many; most first."""
-    found = [(str(reason), number) for reason, number in report.skipped.items() if number]
+    found = [(_SAID.get(str(reason), str(reason)), n) for reason, n in report.skipped.items() if n]
     return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
 def notes(report: Report) -> Iterator[str]:
     """Yield what else is to be known: time, write-ahead log, what was held back."""
     if is_survey(report):
-        yield "A run loads only the newest checkpoint; compact frees the others, by a policy."
+        if report.threads:
+            yield "A run loads only the newest checkpoint; compact frees the others, by a policy."
         return
-    if report.dry_run and report.estimate_seconds is not None:
+    if report.dry_run and report.compacted and report.estimate_seconds is not None:
         yield f"Applying it takes about {duration(report.estimate_seconds)}."
     elif not report.dry_run:
         yield f"It took {duration(report.seconds)}."

@@ -158,6 +158,11 @@ class Swept:
     seconds: float = 0.0
 
     @property
+    def found(self) -> int:
+        """Return how much there is to sweep: blobs, writes and archives."""
+        return self.blobs + self.writes + self.archives
+
+    @property
     def exit_code(self) -> int:
         """Return 1 after errors, else 0."""
         return 1 if self.errors else 0

@@ -40,8 +40,8 @@ _SHADES = dict(zip(_COLOURS, "█▓▒░·", strict=True))
 _ASCII = dict(zip(_COLOURS, "#=+-.", strict=True))
 
 
-def show(report: Report, *, command: str = "") -> None:
-    """Print a report; `command` is what applies it, or goes on with it."""
+def show(report: Report, *, command: str = "", more: str = "") -> None:
+    """Print a report; `command` is what applies it, or goes on with it, `more` one more note."""
     say(title(report), style="bold")
     for line in about(report):
         say(one_line(line), style="dim")
@@ -59,7 +59,7 @@ def show(report: Report, *, command: str = "") -> None:
         columns = (Column(), Column(right=True), Column(rest=True))
         table(columns, ((label, (value, "bold"), (note, "dim")) for label, value, note in found))
     _show_skipped(report)
-    for note in notes(report):
+    for note in (*notes(report), *filter(None, [more])):
         say(note)
     _show_errors(report.errors)
     if command:
@@ -197,18 +197,20 @@ def _show_job(job: JobStatus) -> None:
 
 def show_swept(swept: Swept, *, command: str = "") -> None:
     """Print what nobody names any more."""
-    say(
-        "Dry run, nothing was changed: this would go." if swept.dry_run else "This is gone.",
-        style="bold",
-    )
+    done, dry = ("This is gone.", "this would go.")
+    if not swept.found:
+        done, dry = ("There was nothing to sweep.", "there is nothing to sweep.")
+    say(f"Dry run, nothing was changed: {dry}" if swept.dry_run else done, style="bold")
     rows = (
         ("blobs that no checkpoint names", f"{swept.blobs:,}", size(swept.blob_bytes)),
         ("writes of no checkpoint", f"{swept.writes:,}", size(swept.write_bytes)),
         ("archives whose thread is gone", f"{swept.archives:,}", ""),
     )
-    table((Column(), Column(right=True), Column(right=True)), rows)
+    if swept.found:
+        table((Column(), Column(right=True), Column(right=True)), rows)
     if swept.waiting:
-        say(f"{swept.waiting:,} blobs are too young to tell, and wait.", style="yellow")
+        are = "is" if swept.waiting == 1 else "are"
+        say(f"{swept.waiting:,} {are} too young to tell (--grace), and left.", style="yellow")
     _show_errors(swept.errors)
     if command:
         say("\nThis applies it:")
