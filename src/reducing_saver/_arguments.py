@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 from ._archive import Archive, Discard
 from ._errors import ConfigurationError
 from ._select import check_selector
-from ._stores import has_async_door
+from ._stores import has_async_door, shares_connection
 from ._summary import Summary
 from .engine import Excerpt, Window
 
@@ -46,6 +46,12 @@ def check_archive(archive: object, inner: BaseCheckpointSaver[Any]) -> None:
             f"by them; use AsyncSqliteStore"
         )
         raise ConfigurationError("archive", archive, "one over an async store", said=said)
+    if isinstance(store, BaseStore) and shares_connection(store, inner):
+        said = (
+            f"the archive's {type(store).__name__} has the connection of the saver, which a run "
+            "would use from two threads at once; give it one of its own, or both a pool"
+        )
+        raise ConfigurationError("archive", archive, "a connection of its own", said=said)
     if isinstance(inner.serde, EncryptedSerializer) and getattr(archive, "index_text", False):
         allowed = "one without index_text=True: the saver encrypts, an index is plain text"
         raise ConfigurationError("archive", archive, allowed)

@@ -41,14 +41,28 @@ def needs_autocommit(store: BaseStore) -> bool:
         return False
     import sqlite3  # not with the library: a Python may lack it
 
-    held = getattr(store, "conn", None)
-    connection = getattr(held, "_connection", held)  # aiosqlite's holds Python's
+    connection: Any = getattr(store, "conn", None)
+    if type(connection).__module__.startswith("aiosqlite"):
+        connection = connection._connection
     if not isinstance(connection, sqlite3.Connection):
         return False
     autocommit = getattr(connection, "autocommit", None)  # Python 3.12
     if isinstance(autocommit, bool):
         return not autocommit
     return connection.isolation_level is not None
+
+
+def shares_connection(store: BaseStore, saver: object) -> bool:
+    """Tell whether a store works on the one connection of a saver.
+
+    Each of LangGraph's has a lock of its own, and a run calls them from several threads at once.
+    """
+    held = getattr(store, "conn", None)
+    return held is not None and held is getattr(saver, "conn", None) and not _is_pool(held)
+
+
+def _is_pool(connection: object) -> bool:
+    return type(connection).__module__.startswith("psycopg_pool")
 
 
 def runs_on_loop() -> bool:

@@ -537,7 +537,6 @@ def test_ways_to_connect(way: str, make_database: Any, backend: Any) -> None:
     dsn = make_database()
     settings: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
     with contextlib.ExitStack() as stack:
-        store: Any = InMemoryStore()
         if way == "pool":
             pool = ConnectionPool(dsn, min_size=1, max_size=2, kwargs=settings, open=True)
             inner = PostgresSaver(stack.enter_context(pool))  # type: ignore[arg-type]
@@ -545,11 +544,13 @@ def test_ways_to_connect(way: str, make_database: Any, backend: Any) -> None:
             inner = stack.enter_context(PostgresSaver.from_conn_string(dsn, pipeline=True))
         else:
             connection: Any = stack.enter_context(psycopg.connect(dsn, **settings))
-            inner, store = PostgresSaver(connection), PostgresStore(connection)
-            store.setup()
+            inner = PostgresSaver(connection)
+            PostgresStore(connection).setup()
+            with pytest.raises(ConfigurationError, match="has the connection of the saver"):
+                ReducingSaver(inner, WINDOW, archive=StoreArchive(PostgresStore(connection)))
         with PostgresSaver.from_conn_string(dsn) as plain:
             plain.setup()  # not within a pipeline
-        archive = StoreArchive(store)
+        archive = StoreArchive(InMemoryStore())
         saver = ReducingSaver(inner, WINDOW, archive=archive, retain=KEEP)
         graph = chat(saver)
         for i in range(12):

@@ -10,13 +10,17 @@ from typing import Any
 import psycopg
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 from memory.houses import thread_config
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
 
 from reducing_saver import ConfigurationError, Discard, ReducingSaver, StoreArchive, Window
 from reducing_saver._notices import Notices
@@ -126,3 +130,25 @@ async def test_what_is_no_config_is_refused(given: Any) -> None:
         await saver.anew_messages(given, [])
     with pytest.raises(ConfigurationError, match="give the run's config"):
         await anext(saver.atranscript(given))
+
+
+@pytest.mark.parametrize("kind", ["postgres", "sqlite", "a pool"])
+def test_a_store_on_the_connection_of_the_saver_is_refused(
+    kind: str, make_database: Callable[[], str]
+) -> None:
+    """Each has a lock of its own: two threads of a run break a connection that both use."""
+    if kind == "sqlite":
+        connection: Any = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        inner: Any = SqliteSaver(connection)
+        store: Any = SqliteStore(connection)
+    elif kind == "postgres":
+        connection = psycopg.connect(make_database(), autocommit=True, row_factory=dict_row)
+        inner, store = PostgresSaver(connection), PostgresStore(connection)
+    else:
+        connection = ConnectionPool(make_database(), open=False)
+        inner, store = PostgresSaver(connection), PostgresStore(connection)
+        ReducingSaver(inner, AT_ONCE, archive=StoreArchive(store))
+        return
+    with pytest.raises(ConfigurationError, match="give it one of its own, or both a pool"):
+        ReducingSaver(inner, AT_ONCE, archive=StoreArchive(store))
+    connection.close()
