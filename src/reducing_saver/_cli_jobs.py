@@ -9,11 +9,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -42,7 +41,7 @@ from .jobs import show
 from .jobs.figures import is_survey
 from .jobs.page import page
 from .jobs.policy import Policy
-from .jobs.process import end_with_parent
+from .jobs.process import pool_of
 from .jobs.report import Skip
 
 if TYPE_CHECKING:
@@ -429,7 +428,7 @@ def _executor(
         return nullcontext()
     if workers is None:
         return nullcontext("processes")
-    return ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent)
+    return pool_of(workers)
 
 
 def _one_of(option: str, word: str, allowed: tuple[str, ...]) -> None:

@@ -1023,17 +1023,14 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("door", ["sync", "async", "loop left open"])
-def test_a_program_that_ends_tells_first_what_is_pending(tmp_path: Path, door: str) -> None:
-    """And where it cannot be acknowledged any more, it is told again; a program always ends."""
-    log = tmp_path / "log"
-    log.touch()
+def run_program(*arguments: str) -> str:
+    """Run a Python that finds what this one does, to its end; return what it prints."""
     tests = Path(__file__).parents[1]
     path = os.pathsep.join(
         [str(tests.parent / "src"), str(tests), os.environ.get("PYTHONPATH", "")]
     )
     ran = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path / "chat.db"), str(log), door],
+        [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -1041,7 +1038,15 @@ def test_a_program_that_ends_tells_first_what_is_pending(tmp_path: Path, door: s
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "done\n"
+    return ran.stdout
+
+
+@pytest.mark.parametrize("door", ["sync", "async", "loop left open"])
+def test_a_program_that_ends_tells_first_what_is_pending(tmp_path: Path, door: str) -> None:
+    """And where it cannot be acknowledged any more, it is told again; a program always ends."""
+    log = tmp_path / "log"
+    log.touch()
+    assert run_program("-c", CHILD, str(tmp_path / "chat.db"), str(log), door) == "done\n"
     found = [json.loads(line) for line in log.read_text().splitlines()]
     names = sorted(name for _, messages in found for name in messages)
     assert names == sorted(n for i in range(5) for n in (f"h.t{i}", f"a.t{i}.{3 * i + 1}"))
@@ -1120,20 +1125,7 @@ print("parent", len(told), status)
 @pytest.mark.parametrize("what", ["hook", "summary"])
 def test_a_forked_process_does_what_it_begins_and_ends(what: str) -> None:
     """None of its parent's threads is alive in it: it neither waits for them nor leaves to them."""
-    tests = Path(__file__).parents[1]
-    path = os.pathsep.join(
-        [str(tests.parent / "src"), str(tests), os.environ.get("PYTHONPATH", "")]
-    )
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKING, what],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=25,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    child, parent = ran.stdout.splitlines()
+    child, parent = run_program("-W", "ignore", "-c", FORKING, what).splitlines()
     names = ["h.a", "a.a.1", "h.b", "a.b.4", "h.c", "a.c.7", "h.d", "a.d.10"]
     if what == "hook":
         assert (child, parent) == (str(names), "parent 4 0")

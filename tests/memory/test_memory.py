@@ -321,8 +321,8 @@ def test_what_was_removed_while_the_archive_failed_is_archived_later(
     assert "owed" not in last.metadata["reducing_saver"], "nothing is owed any more"
 
 
-@pytest.mark.parametrize("house", MEMORY, indirect=True)
-def test_what_was_removed_while_a_put_failed_is_archived_later(house: House) -> None:
+def breaking() -> tuple[list[bool], Window]:
+    """Return a window that fails as long as something is in the list beside it."""
     broken: list[bool] = []
 
     def pinned(message: Any) -> bool:
@@ -330,7 +330,12 @@ def test_what_was_removed_while_a_put_failed_is_archived_later(house: House) -> 
             raise ValueError("secret")
         return False
 
-    window = Window(("messages", 1), ("messages", 2), ("messages", 3), pinned=pinned)
+    return broken, Window(("messages", 1), ("messages", 2), ("messages", 3), pinned=pinned)
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
+def test_what_was_removed_while_a_put_failed_is_archived_later(house: House) -> None:
+    broken, window = breaking()
     saver = house.saver(window, strict=False)
     config = thread_config()
     graph = tidying().compile(checkpointer=saver)
@@ -346,14 +351,7 @@ def test_what_was_removed_while_a_put_failed_is_archived_later(house: House) -> 
 @pytest.mark.parametrize("house", MEMORY, indirect=True)
 @pytest.mark.parametrize("how", ["failed", "switched off", "switched off, another process"])
 def test_what_is_removed_after_a_put_that_stored_all_is_archived(house: House, how: str) -> None:
-    broken: list[bool] = []
-
-    def pinned(message: Any) -> bool:
-        if broken:
-            raise ValueError("secret")
-        return False
-
-    window = Window(("messages", 1), ("messages", 2), ("messages", 3), pinned=pinned)
+    broken, window = breaking()
     if how != "failed":
         window = Window(("messages", 40))
     saver = house.saver(window, strict=False)

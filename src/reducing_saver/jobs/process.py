@@ -1,12 +1,13 @@
-"""Get along in a process: with its garbage collector, and with the one that started it."""
+"""Start processes for a job, and get along in one: with its garbage collector and its parent."""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import parent_process
+from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from threading import Lock, Thread
 
@@ -42,7 +43,12 @@ def collecting_rarely() -> Iterator[None]:
                 gc.set_threshold(*_before)
 
 
-def end_with_parent() -> None:
+def pool_of(workers: int) -> ProcessPoolExecutor:
+    """Return a pool of so many processes, which end with this one."""
+    return ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
+
+
+def _end_with_parent() -> None:
     """End this process with the one that started it: a pool whose driver was killed lives on."""
     parent = parent_process()
     if parent is not None:

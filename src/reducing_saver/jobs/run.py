@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from multiprocessing import get_context
 from typing import Any, Literal
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -33,7 +32,7 @@ from ..rows.thread import Skip
 from .ledger import Job, Outcome, Totals
 from .others import Others, other_saver
 from .policy import Policy, fingerprint
-from .process import end_with_parent
+from .process import pool_of
 from .report import MOST_ERRORS, JobStatus, Progress, Report, curve, largest
 from .source import Source, source_of
 from .work import Task, Worker, done_with, gathered, is_lost, patiently, skipped
@@ -530,8 +529,8 @@ class _Run:
         if executor is None or not self._has_processes(rows, job):
             return self._in_process(rows, job)
         for _ in range(_RESTARTS):
-            left, context = ledger.left(job), get_context("spawn")
-            with ProcessPoolExecutor(_PROCESSES, context, end_with_parent) as pool:
+            left = ledger.left(job)
+            with pool_of(_PROCESSES) as pool:
                 if not self._in_executor(rows, job, pool):
                     return []
             if ledger.left(job) == left:
