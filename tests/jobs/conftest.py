@@ -12,6 +12,7 @@ import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from reducing_saver import ReducingSaver, StoreArchive, Window
+from reducing_saver.jobs import ledger
 
 ORPHANS = """
     SELECT count(*) FROM {} w WHERE NOT EXISTS (
@@ -24,6 +25,16 @@ UNNAMED = """
         AND c.checkpoint_ns = b.checkpoint_ns
         AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version
     )"""
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let values go at once: hundreds of tests would wait a second each.
+
+    So live runs of these tests meet the job more closely than outside. Processes that they start
+    wait.
+    """
+    monkeypatch.setattr(ledger, "GRACE_SECONDS", 0.0)
 
 
 @dataclass

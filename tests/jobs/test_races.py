@@ -18,12 +18,16 @@ from reducing_saver import (
     JobError,
     Policy,
     ReducingSaver,
+    Retain,
     StoreArchive,
     Window,
     compact,
     gc,
     status,
 )
+from reducing_saver.jobs import ledger, work
+from reducing_saver.jobs.work import Worker
+from reducing_saver.rows.postgres import PostgresRows
 
 POLICY = Policy(WINDOW)
 HISTORY = Policy(WINDOW, paused="history")
@@ -211,17 +215,65 @@ def test_a_run_that_forks_from_what_is_being_deleted(house: Any, meanwhile: Any)
 
 
 @pytest.mark.parametrize("kind", ["postgres"], indirect=True)
-@pytest.mark.xfail(
-    strict=True, reason="a copy names values that the job, which cannot see it, deletes"
-)
 def test_a_copy_of_what_is_being_deleted(house: Any, meanwhile: Any) -> None:
-    """`Retain(newer=)` is for whoever goes back: until then nothing is deleted."""
+    """It is stored before the job commits, which cannot see it."""
     chat = talked(house, "tools")
     old = history(chat)[3]
     finish = meanwhile(lambda: chat.graph.update_state(old.config, None, as_node="__copy__"))
     run(house)
     finish()
     assert not counted(house)["dangling"]
+    run(house)
+    assert not counted(house)["blobs nobody names"]
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+def test_a_copy_of_what_was_just_deleted(house: Any, monkeypatch: Any) -> None:
+    """Its run had read the old checkpoint before, and stores the copy after the commit."""
+    monkeypatch.setattr(ledger, "GRACE_SECONDS", 0.5)
+    chat = talked(house, "tools")
+    old = house.saver.get_tuple(history(chat)[3].config)
+    free_rest, seen = Worker.free_rest, []
+
+    def copied(self: Worker) -> int:
+        assert house.saver.get_tuple(old.config) is None
+        copy = create_checkpoint(old.checkpoint, None, old.metadata["step"] + 1)
+        metadata = {**old.metadata, "source": "fork", "step": old.metadata["step"] + 1}
+        house.saver.put(old.config, copy, metadata, {})
+        seen.append(copy["id"])
+        return free_rest(self)
+
+    monkeypatch.setattr(Worker, "free_rest", copied)
+    run(house)
+    found = counted(house)
+    assert not found["dangling"]
+    assert not found["blobs nobody names"]
+    config = {"configurable": {**old.config["configurable"], "checkpoint_id": seen[0]}}
+    copy = house.saver.get_tuple(config)
+    assert [m.id for m in copy.checkpoint["channel_values"]["messages"]] == [
+        m.id for m in old.checkpoint["channel_values"]["messages"]
+    ]
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+def test_values_that_a_job_has_not_come_to_delete(house: Any, monkeypatch: Any) -> None:
+    """Another job does it, whatever its name; a failure costs no thread."""
+    talked(house, "tools")
+
+    def fails(self: Any, threads: Any) -> None:
+        raise RuntimeError("disk full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(PostgresRows, "free", fails)
+        broken.setattr(work, "_FREED_PATIENCE", 0.05)
+        report = compact(house.saver, POLICY, archive="same", idle="0", dry_run=False)
+    assert report.compacted == 1
+    assert report.exit_code == 1
+    assert "values of 1 thread are still to be deleted" in report.errors[0]
+    assert counted(house)["blobs nobody names"]
+    run(house, Policy(WINDOW, retain=Retain(last=2)))
+    assert not counted(house)["blobs nobody names"]
+    assert not house.count("reducing_saver_freed")
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["older", "newest"])

@@ -17,6 +17,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from .._archive import Archive, StoreArchive
 from .._errors import ConfigurationError
 from .._retain import floor, is_older, span
+from ..rows.unnamed import LIST_UNNAMED
 from .report import Swept
 from .source import Source, source_of
 
@@ -41,28 +42,6 @@ _DELETE_SQLITE = _DELETE_WRITES.format(writes="writes", p="?")
 _BLOB_THREADS = "SELECT DISTINCT thread_id FROM checkpoint_blobs ORDER BY 1"
 _NEWEST = """
     SELECT thread_id, max(checkpoint_id) FROM checkpoints WHERE thread_id = ANY(%s) GROUP BY 1
-    """
-# By thread, so that what is named is looked up in a small set. What a damaged checkpoint names
-# nobody knows, so its thread keeps all.
-_UNNAMED = """
-    WITH named AS MATERIALIZED (
-        SELECT DISTINCT c.thread_id, c.checkpoint_ns, v.key AS channel, v.value AS version
-        FROM checkpoints AS c
-        CROSS JOIN LATERAL jsonb_each_text(
-            CASE jsonb_typeof(c.checkpoint -> 'channel_versions')
-            WHEN 'object' THEN c.checkpoint -> 'channel_versions' END
-        ) AS v
-        WHERE c.thread_id = ANY(%(threads)s)
-    ), damaged AS MATERIALIZED (
-        SELECT DISTINCT c.thread_id FROM checkpoints AS c WHERE c.thread_id = ANY(%(threads)s)
-        AND jsonb_typeof(c.checkpoint -> 'channel_versions') IS DISTINCT FROM 'object'
-    )
-    SELECT b.thread_id, b.checkpoint_ns, b.channel, b.version, pg_column_size(b.blob)
-    FROM checkpoint_blobs AS b LEFT JOIN named AS n
-    ON n.thread_id = b.thread_id AND n.checkpoint_ns = b.checkpoint_ns
-    AND n.channel = b.channel AND n.version = b.version
-    WHERE b.thread_id = ANY(%(threads)s) AND n.thread_id IS NULL
-    AND b.thread_id NOT IN (SELECT thread_id FROM damaged)
     """
 _DELETE_BLOBS = """
     DELETE FROM checkpoint_blobs AS b USING unnest(%s::text[], %s::text[], %s::text[], %s::text[])
@@ -160,7 +139,7 @@ class _Sweep:
         connection = self.rows.connection
         newest = dict(connection.execute(_NEWEST, ([*threads],)).fetchall())
         idle = []
-        for *key, size in connection.execute(_UNNAMED, {"threads": [*threads]}).fetchall():
+        for *key, size in connection.execute(LIST_UNNAMED, {"threads": [*threads]}).fetchall():
             # A blob and its checkpoint are stored at once: without any, nobody is on the way.
             if key[0] in newest and not is_older(newest[key[0]], self.before):
                 self.found["waiting"] += 1

@@ -28,7 +28,17 @@ TABLES = (
     "reducing_saver_chunks",
     "reducing_saver_threads",
     "reducing_saver_deleted",
+    "reducing_saver_freed",
 )
+_OF_THREADS = ("reducing_saver_threads", "reducing_saver_deleted", "reducing_saver_freed")
+
+GRACE_SECONDS = 1.0
+"""How long values stay after the checkpoints that named them.
+
+A run that has read a checkpoint before it was deleted stores the next one in a moment, by
+`update_state` on an old checkpoint, say. That one names values of the old one, and no transaction
+sees it that began before: who deletes the values looks again.
+"""
 
 _CREATE = (
     """
@@ -69,6 +79,11 @@ _CREATE = (
     CREATE TABLE IF NOT EXISTS reducing_saver_deleted (
         thread_id TEXT NOT NULL, newest TEXT NOT NULL, checkpoints TEXT NOT NULL,
         PRIMARY KEY (thread_id, newest)
+    )""",
+    # Of any job: threads whose values go that nobody names, from then on by the database's clock.
+    """
+    CREATE TABLE IF NOT EXISTS reducing_saver_freed (
+        thread_id TEXT PRIMARY KEY, due DOUBLE PRECISION NOT NULL
     )""",
 )
 _JOB = "SELECT fingerprint, spec, round, before, young, started, changed FROM reducing_saver_jobs"
@@ -121,6 +136,18 @@ _NOTE_DELETED = """
 _NOTE_ALL_DELETED = """
     INSERT INTO reducing_saver_deleted SELECT * FROM unnest(%b::text[], %b::text[], %b::text[])
     ON CONFLICT (thread_id, newest) DO NOTHING
+    """
+_NOTE_FREED = """
+    INSERT INTO reducing_saver_freed
+    SELECT thread, extract(epoch FROM clock_timestamp()) + %s FROM unnest(%s::text[]) AS t(thread)
+    ON CONFLICT (thread_id) DO UPDATE SET due = excluded.due
+    """
+_TAKE_FREED = """
+    DELETE FROM reducing_saver_freed WHERE thread_id IN (
+        SELECT thread_id FROM reducing_saver_freed
+        WHERE due <= extract(epoch FROM clock_timestamp())
+        ORDER BY due, thread_id LIMIT %s FOR UPDATE SKIP LOCKED
+    ) RETURNING thread_id
     """
 _CLAIM = """
     SELECT chunk, threads FROM reducing_saver_chunks
@@ -369,6 +396,19 @@ class Ledger:
         )
         return frozenset(Key(*key) for (text,) in rows for key in json.loads(text))
 
+    def note_freed(self, threads: Sequence[str]) -> None:
+        """Note that threads have values that nobody names, in the transaction that did it."""
+        if threads:
+            self._run(_NOTE_FREED, (GRACE_SECONDS, [*threads]))
+
+    def take_freed(self, most: int) -> list[str]:
+        """Take threads whose values may go by now, for this transaction (Postgres)."""
+        return [thread for (thread,) in self._run(_TAKE_FREED, (most,))]
+
+    def count_freed(self) -> int:
+        """Return how many threads have values that are still to go."""
+        return int(self._run("SELECT count(*) FROM reducing_saver_freed")[0][0])
+
     def finish(self, job: Job, chunk: int) -> None:
         """Note that all threads of a chunk are through."""
         self._run(
@@ -471,7 +511,7 @@ class Ledger:
         """Erase threads; returns how many rows named them."""
         gone = 0
         for thread in threads:
-            for table in ("reducing_saver_threads", "reducing_saver_deleted"):
+            for table in _OF_THREADS:
                 if self._has(table):
                     gone += self._count(f"DELETE FROM {table} WHERE thread_id = %s", (thread,))  # noqa: S608
         wanted = {*threads}

@@ -27,6 +27,7 @@ from .._errors import ConfigurationError, JobError
 from .._hooks import Hook, check_hooks
 from .._retain import Retain, is_older, span
 from .._summary import Summary
+from .._words import count
 from ..rows.backend import Head
 from ..rows.thread import Skip
 from .ledger import Job, Outcome, Totals
@@ -476,6 +477,7 @@ class _Run:
             # What another commits from here on is not told, so it is not done for this call.
             left = self.source.ledger(rows).left(job)
             self._tell_rest(rows)
+            errors = [*errors, *self._free_rest(rows, job)]
             if vacuum and self.source.backend == "sqlite":
                 rows.connection.execute("VACUUM")
             after = _file_size(self.source, rows)
@@ -490,8 +492,8 @@ class _Run:
 
     def join(self, job: Job) -> Report:
         with self._opened() as rows:
-            done = self._in_process(rows, job)
-            return self._report(rows, job, done)
+            errors = [*self._in_process(rows, job), *self._free_rest(rows, job)]
+            return self._report(rows, job, errors)
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -630,6 +632,8 @@ class _Run:
                 since = time.monotonic()
             elif time.monotonic() - since > _STALLED_SECONDS:
                 self._work(worker, None)
+                # Now: a pool does not end before its frozen process.
+                worker.free_rest()
                 left, since = worker.ledger.left(job), time.monotonic()
                 if not left or self._is_over(0):
                     break
@@ -665,6 +669,13 @@ class _Run:
             for thread in self.source.ledger(rows).known(self.name, waiting):
                 delivery.after_put(thread, [], load)
         delivery.close()
+
+    def _free_rest(self, rows: Any, job: Job) -> list[str]:
+        left = Worker(rows, self.source.ledger(rows), self.task, job).free_rest()
+        if not left:
+            return []
+        whose = count(left, "thread")
+        return [f"values of {whose} are still to be deleted: any later job does it"]
 
     def _report(self, rows: Any, job: Job, errors: Sequence[str]) -> Report:
         ledger = self.source.ledger(rows)

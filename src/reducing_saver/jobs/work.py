@@ -38,6 +38,10 @@ logger = logging.getLogger("reducing_saver")
 T = TypeVar("T")
 
 _TRIES = 8
+_FREED_AT_ONCE = 100
+_FREED_POLL = 0.02
+# Longer than any value waits.
+_FREED_PATIENCE = 6.0
 _LEASE_SECONDS = 300.0
 # Of a chunk: names no state that a retry could find otherwise.
 _AGAIN = {"SerializationFailure", "DeadlockDetected", "LockNotAvailable"}
@@ -141,6 +145,7 @@ class Worker:
         A chunk that another transaction stands against is tried again; then, or where a thread
         breaks it, its threads are done one by one, and what breaks is noted.
         """
+        self._free()
         claim = self._leased() if self.task.prepares else None
         if self.task.prepares and claim is None:
             return None
@@ -174,7 +179,7 @@ class Worker:
                 return None
             with collecting_rarely():
                 done = self._do(claim.threads[:most], prepared)
-            self.ledger.record(self.job, claim.chunk, done.outcomes)
+            self._record(claim, done)
             if len(done.outcomes) == len(claim.threads):
                 self.ledger.finish(self.job, claim.chunk)
             else:
@@ -211,7 +216,7 @@ class Worker:
                     if held is None:
                         return None
                     done = self._do([thread], prepared) if thread in held.threads else Done()
-                    self.ledger.record(self.job, claim.chunk, done.outcomes)
+                    self._record(claim, done)
                 return done
             except Exception as error:
                 if is_lost(error):
@@ -221,6 +226,43 @@ class Worker:
                     continue
                 return self._failed(claim, thread, error)
         return None
+
+    def _record(self, claim: Claim, done: Done) -> None:
+        self.ledger.record(self.job, claim.chunk, done.outcomes)
+        if self.rows.shares_values:
+            self.ledger.note_freed([o.thread for o in done.outcomes if o.outcome == DONE])
+
+    def free_rest(self) -> int:
+        """Delete the values that nobody names, as soon as they may go.
+
+        Returns how many threads keep theirs for now: others have them in hand, or it failed. Any
+        later job goes on with them.
+        """
+        if not self.rows.shares_values:
+            return 0
+        patient = time.monotonic() + _FREED_PATIENCE
+        while (left := self.ledger.count_freed()) and time.monotonic() < patient:
+            if not self._free():
+                time.sleep(_FREED_POLL)
+        return left
+
+    def _free(self) -> int:
+        """Delete the values of threads that may go by now; returns how many threads."""
+        if not self.rows.shares_values:
+            return 0
+        try:
+            return patiently(self.rows, self._freed)
+        except Exception as error:
+            if is_lost(error):
+                raise
+            logger.warning("values could not be deleted, for now: %s", type(error).__name__)
+            return 0
+
+    def _freed(self) -> int:
+        threads = self.ledger.take_freed(_FREED_AT_ONCE)
+        if threads:
+            self.rows.free(threads)
+        return len(threads)
 
     def alone(self, thread: str) -> Done:
         """Do one thread that is in no ledger."""

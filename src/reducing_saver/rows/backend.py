@@ -61,9 +61,14 @@ class Head(NamedTuple):
 
 
 class Rows(Protocol):
-    """Read and write the stored rows of threads over one connection. Not safe to share."""
+    """Read and write the stored rows of threads over one connection. Not safe to share.
+
+    `shares_values`: checkpoints name values that are stored apart, and `apply` leaves them to
+    `free`.
+    """
 
     name: str
+    shares_values: bool
     serde: SerializerProtocol
 
     def writing(self) -> AbstractContextManager[None]:
@@ -89,6 +94,9 @@ class Rows(Protocol):
 
     def apply(self, edits: Sequence[Edit]) -> None:
         """Rewrite what stays and delete what goes; only within `writing`."""
+
+    def free(self, threads: Sequence[str]) -> None:
+        """Delete the values of threads that no checkpoint names; only within `writing`."""
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""

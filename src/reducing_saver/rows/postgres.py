@@ -43,6 +43,7 @@ from .late import NONE_LATE, Late, sort_out
 from .packed import put_list
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
+from .unnamed import DELETE_UNNAMED
 
 _LOCK_TIMEOUT = "5s"
 _IDLE_TIMEOUT = "60s"
@@ -158,14 +159,6 @@ _DELETE_CHECKPOINTS = """
     WHERE w.thread_id = ANY(%(threads)s) AND w.thread_id = g.thread_id
     AND w.checkpoint_ns = g.checkpoint_ns AND w.checkpoint_id = g.checkpoint_id
     """
-_DELETE_BLOBS = """
-    DELETE FROM checkpoint_blobs AS b WHERE b.thread_id = ANY(%s) AND NOT EXISTS (
-        SELECT 1 FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[])
-            AS n(thread, space, channel, version)
-        WHERE n.thread = b.thread_id AND n.space = b.checkpoint_ns AND n.channel = b.channel
-        AND n.version = b.version
-    )
-    """
 # Of one thread, a few at a time: rows are looked up by their keys, never joined.
 _GONE = """
     DELETE FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = ANY(%s)
@@ -277,6 +270,7 @@ class PostgresRows:
     """Read and write threads over a connection, which it closes."""
 
     name = "postgres"
+    shares_values = True
 
     def __init__(self, connection: psycopg.Connection[Any], serde: SerializerProtocol) -> None:
         self.connection, self.serde = connection, serde
@@ -516,12 +510,6 @@ class PostgresRows:
         snapshots = [(edit.thread.id, *value) for edit in edits for value in edit.snapshots]
         described = [row for edit in edits for row in _described(edit)]
         kept = [(edit.thread.id, *key) for edit in edits for key in edit.thread.keys]
-        named = {
-            (edit.thread.id, one.key.namespace, channel, str(version))
-            for edit in edits
-            for one in edit.thread.kept
-            for channel, version in one.checkpoint["channel_versions"].items()
-        }
         owners, spaces, ids = _columns(kept, 3)
         gone = {"threads": threads, "kept": owners, "spaces": spaces, "ids": ids}
         if values:
@@ -531,9 +519,12 @@ class PostgresRows:
         if described:
             self._do(_DESCRIBE, _columns(described, 6))
         self._do(_DELETE_CHECKPOINTS, gone)
-        self._do(_DELETE_BLOBS, (threads, *_columns(sorted(named), 4)))
         for edit in edits:
             self.sweep(edit.thread.id, edit.thread.swept)
+
+    def free(self, threads: Sequence[str]) -> None:
+        """Delete the values of threads that no checkpoint names; only within `writing`."""
+        self._do(DELETE_UNNAMED, {"threads": [*threads]})
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread, and what only they name."""

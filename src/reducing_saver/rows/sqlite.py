@@ -75,6 +75,7 @@ class SqliteRows:
     """
 
     name = "sqlite"
+    shares_values = False
 
     def __init__(
         self,
@@ -305,6 +306,9 @@ class SqliteRows:
             self.sweep(edit.thread.id, edit.thread.swept)
             for cut in edit.thread.severed:
                 self._sever(edit.thread.id, cut.key)
+
+    def free(self, threads: Sequence[str]) -> None:
+        """Do nothing: a checkpoint holds its values."""
 
     def _rewrite(self, edit: Edit) -> None:
         for change, value in zip(edit.rewrite.changes, edit.values, strict=True):
