@@ -66,7 +66,7 @@ from ._reduction import Offer, Reduction, Setting, carried, propose, settle
 from ._retain import Retain
 from ._retention import Retention
 from ._roll import Roll, asummarise, patience, summarise
-from ._select import HeadTail, Selector
+from ._select import HeadTail, Selector, SelectorError
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
 from ._transcript import atranscript, load, transcript
@@ -207,8 +207,14 @@ class ReducingSaver(ForwardingSaver):
             window=self.window,
             serde=self.inner.serde,
             archives=self._archive is not None,
-            count_failure=self._counts.add_selector_failure,
+            failed=self._selector_failed,
         )
+
+    def _selector_failed(self, error: Exception) -> None:
+        # The text of an error may quote a content; a type's name does not.
+        reason = error.reason if isinstance(error, SelectorError) else type(error).__name__
+        self._counts.add_selector_failure(reason)
+        self._notices.selector_failed(error)
 
     def __repr__(self) -> str:
         state = ", shadow=True" if self.shadow else ""
