@@ -115,7 +115,9 @@ class ReducingSaver(ForwardingSaver):
     - `enabled=False` stores everything as it is and may be set at any time; `shadow=True` decides
       and counts, and stores everything as it is.
     - `strict=True` raises `ReductionError` where reducing fails; by default the list is stored as
-      it is, a warning is logged, and the failure counted.
+      it is, a warning is logged, and the failure counted. A name in `channels` that no checkpoint
+      has is warned of only, as a channel that no node has written yet is in none either;
+      `stats().channels` names those that were found.
 
     Raises `NotASaverError` for what is no saver, and `ConfigurationError` for other bad values.
     Safe to use from threads and event loops, as far as the saver inside is.
