@@ -35,8 +35,7 @@ from ._cli_window import (
 from ._connection import check, failing, is_postgres, masked, plain, serde
 from ._console import RefusedError, complain, confirm, print_json, say
 from ._errors import ConfigurationError
-from ._retain import Retain, span, spelled
-from ._words import count
+from ._retain import Retain, span
 from .jobs import show
 from .jobs.figures import is_survey
 from .jobs.page import page
@@ -363,12 +362,12 @@ def _print(
     applies = report.dry_run and (report.compacted or is_survey(report))
     command = command if applies or report.left else ""
     if html is not None:
-        made = page(report, command=command, when=datetime.now().astimezone())
+        made = page(report, command=command, idle=idle, when=datetime.now().astimezone())
         Path(html).write_text(made, encoding="utf-8")
     if as_json:
         print_json({**show.as_json(report), "command": command})
         return
-    show.show(report, command=command, more=_young(report, idle))
+    show.show(report, command=command, idle=idle)
     if html is not None:
         say(f"\nThe page: {html}", wrap=False)
 
@@ -383,18 +382,6 @@ def _known(dsn: str, job: str) -> JobStatus:
         return found[0]
     start = f"reducing-saver compact {shlex.quote(masked(dsn))} --job {shlex.quote(job)} {YES}"
     raise RefusedError(f"there is no job {job!r}; {start} starts it")
-
-
-def _young(report: Report, idle: timedelta | None) -> str:
-    """Say which option takes threads that are left alone since they changed."""
-    number = report.skipped.get(Skip.YOUNG)
-    if not (number and idle):
-        return ""
-    them = "it" if number == 1 else "them"
-    return (
-        f"{count(number, 'thread')} changed within the last {spelled(idle)}; "
-        f"--idle 0s takes {them} too."
-    )
 
 
 def _print_swept(swept: Swept, command: str, as_json: bool) -> None:

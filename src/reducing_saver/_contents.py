@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +14,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from ._archive import Entry
 from ._channel import Place
 from ._copies import bound_writes
-from ._origin import origin_of
 from ._reduction import Proposal, Setting, Step
 from ._segment import Leave, entry_key
-from ._select import HeadTail, Selector, SelectorError, Words, is_late, understood
+from ._select import HeadTail, Selector, Words, is_late, understood
 from .engine import Excerpt, Short, Window
 from .engine.contents import with_fields
 from .engine.counters import plain_text
@@ -28,11 +26,7 @@ from .engine.messages import field as read
 from .engine.oversize import find, kept_history, without_history
 from .engine.shorten import Cut
 
-logger = logging.getLogger("reducing_saver")
-
 _MOST_HELD = 64
-_MOST_SAID = 100
-_WHOLE = "a selector failed, so a content stays whole: %s (said once; stats() counts the others)"
 
 
 class Made(NamedTuple):
@@ -129,7 +123,7 @@ class Batch:
 class Contents:
     """Hold how contents are shortened, for both doors.
 
-    `count_failure` is told why a selector failed. Safe to use from threads.
+    `failed` is told what a selector raised. Safe to use from threads.
     """
 
     def __init__(
@@ -140,15 +134,14 @@ class Contents:
         window: Window,
         serde: SerializerProtocol,
         archives: bool,
-        count_failure: Callable[[str], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self.excerpt, self.selector = excerpt, selector
         self._older = Words(ends=0) if isinstance(selector, Words) else selector
         self._count = window.sizes("tokens").of
         self._serde, self._archives = serde, archives
         self._made = Excerpts()
-        self._count_failure = count_failure
-        self._said: set[str] = set()
+        self._failed = failed
 
     def known(self, message: Message) -> Short | None:
         """Return the excerpt that was made of this object."""
@@ -263,16 +256,6 @@ class Contents:
                 raise
             bare = message.model_copy(update={"artifact": None})  # type: ignore[attr-defined]
             return Entry(key, *self._serde.dumps_typed(bare))
-
-    def _failed(self, error: Exception) -> None:
-        """Count a failure of the selector, and say once where it comes from."""
-        self._count_failure(_reason(error))
-        said = origin_of(error)
-        if isinstance(error, SelectorError):
-            said = f"{error.reason}: {error.origin}" if error.origin else error.reason
-        if said not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(said)
-            logger.warning(_WHOLE, said)
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         """Leave contents whole, and do not ask again for them in this run."""
@@ -407,8 +390,3 @@ def _staying(step: Step) -> frozenset[int]:
 
 def _asked(one: Oversize) -> tuple[object, ...]:
     return (one.cap, one.media, one.artifact, one.collapses)
-
-
-def _reason(error: Exception) -> str:
-    # The text of an error may quote a content; a type's name does not.
-    return error.reason if isinstance(error, SelectorError) else type(error).__name__

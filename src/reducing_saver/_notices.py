@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 
 from ._channel import at_rest
+from ._origin import origin_of
 from ._reduction import Reduction
+from ._select import SelectorError
 from .engine import Plan, When
 from .engine.messages import holds_messages
 
@@ -48,8 +50,9 @@ _ARCHIVE = (
     "the archive failed, so nothing is evicted from %s: %s%s (said once of it; "
     "stats().archive_failures counts the others)"
 )
+_WHOLE = "a selector failed, so a content stays whole: %s (said once; stats() counts the others)"
 _MOST_SAID = 10_000
-"""Threads of which a failure is remembered as said; beyond that it may be said again."""
+"""How much is remembered as said; beyond that all of it may be said again."""
 
 _REMEDIES = {
     "NotImplementedError": "the store has no such method: an async graph needs an async store, "
@@ -74,18 +77,20 @@ class Notices:
     """Log what happens; what may happen at every put is said once. Safe to use from threads."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
-        self._failures: set[tuple[str, str]] = set()
+        self._said: set[tuple[str, Hashable]] = set()
 
     def archive_failed(self, config: RunnableConfig, error: Exception) -> None:
         """Say that nothing is evicted because the archive failed, once a cause and thread."""
-        failure = str(config["configurable"]["thread_id"]), _called(type(error))
-        if failure in self._failures:
-            return
-        if len(self._failures) >= _MOST_SAID:
-            self._failures.clear()
-        self._failures.add(failure)
-        logger.warning(_ARCHIVE, where(config), failure[1], _remedy(error))
+        cause = _called(type(error))
+        of = cause, str(config["configurable"]["thread_id"])
+        self._once(_ARCHIVE, where(config), cause, _remedy(error), of=of)
+
+    def selector_failed(self, error: Exception) -> None:
+        """Say that a content stays whole because its selector failed, once a cause."""
+        cause = origin_of(error)
+        if isinstance(error, SelectorError):
+            cause = f"{error.reason}: {error.origin}" if error.origin else error.reason
+        self._once(_WHOLE, cause, of=cause)
 
     def failed(self, config: RunnableConfig, error: Exception) -> None:
         """Say that a checkpoint is stored as it is."""
@@ -121,7 +126,7 @@ class Notices:
         self, config: RunnableConfig, checkpoint: Checkpoint, channels: Iterable[str]
     ) -> None:
         """Say that no channel of this saver is there while others hold messages."""
-        if _ELSEWHERE in self._said or not at_rest(checkpoint):
+        if not at_rest(checkpoint):
             return
         others = [name for name, value in checkpoint["channel_values"].items() if _holds(value)]
         if others:
@@ -135,10 +140,14 @@ class Notices:
         if plan.stuck:
             self._once(_STUCK, name, place, [tuple(mark) for mark in plan.passed])
 
-    def _once(self, text: str, *values: object) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            logger.warning(text, *values)
+    def _once(self, text: str, *values: object, of: Hashable = None) -> None:
+        """Log a text the first time, or the first time of something."""
+        if (text, of) in self._said:
+            return
+        if len(self._said) >= _MOST_SAID:
+            self._said.clear()
+        self._said.add((text, of))
+        logger.warning(text, *values)
 
 
 def where(config: RunnableConfig) -> str:

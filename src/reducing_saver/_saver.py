@@ -66,7 +66,7 @@ from ._reduction import Offer, Reduction, Setting, carried, propose, settle
 from ._retain import Retain
 from ._retention import Retention
 from ._roll import Roll, asummarise, patience, summarise
-from ._select import HeadTail, Selector
+from ._select import HeadTail, Selector, SelectorError
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
 from ._transcript import atranscript, load, transcript
@@ -115,7 +115,9 @@ class ReducingSaver(ForwardingSaver):
     - `enabled=False` stores everything as it is and may be set at any time; `shadow=True` decides
       and counts, and stores everything as it is.
     - `strict=True` raises `ReductionError` where reducing fails; by default the list is stored as
-      it is, a warning is logged, and the failure counted.
+      it is, a warning is logged, and the failure counted. A name in `channels` that no checkpoint
+      has is warned of only, as a channel that no node has written yet is in none either;
+      `stats().channels` names those that were found.
 
     Raises `NotASaverError` for what is no saver, and `ConfigurationError` for other bad values.
     Safe to use from threads and event loops, as far as the saver inside is.
@@ -207,8 +209,14 @@ class ReducingSaver(ForwardingSaver):
             window=self.window,
             serde=self.inner.serde,
             archives=self._archive is not None,
-            count_failure=self._counts.add_selector_failure,
+            failed=self._selector_failed,
         )
+
+    def _selector_failed(self, error: Exception) -> None:
+        # The text of an error may quote a content; a type's name does not.
+        reason = error.reason if isinstance(error, SelectorError) else type(error).__name__
+        self._counts.add_selector_failure(reason)
+        self._notices.selector_failed(error)
 
     def __repr__(self) -> str:
         state = ", shadow=True" if self.shadow else ""

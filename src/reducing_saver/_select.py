@@ -111,7 +111,9 @@ class Words:
 class Nearest:
     """Keep the parts whose embeddings are nearest to that of the task.
 
-    - `embeddings`: any LangChain `Embeddings`.
+    - `embeddings`: any LangChain `Embeddings`. A put waits for it as long as its client does, so
+      give that a time-out, as `OpenAIEmbeddings(timeout=5, max_retries=0)`; after a content that
+      is late no other of a put is embedded. What it raises leaves the content whole.
     - `most`: how many texts of one content are embedded; of more parts neighbours are embedded
       together.
     """
@@ -209,7 +211,10 @@ def understood(ranking: object, count: int) -> list[int]:
 
 def is_late(error: Exception) -> bool:
     """Tell whether a service did not answer in time: asked again at once, it would not either."""
-    return isinstance(error, SelectorError) and error.reason == "timed out"
+    if isinstance(error, SelectorError):
+        return error.reason == "timed out"
+    # Clients have classes of their own: httpx.ReadTimeout, openai.APITimeoutError.
+    return any("Timeout" in kind.__name__ for kind in type(error).__mro__)
 
 
 def _none_selected(error: SummaryError) -> SelectorError:

@@ -257,14 +257,18 @@ def test_a_job_that_stops_says_so_and_goes_on(
     assert threads == [1] * MANY[many.kind]
 
 
-def test_young_threads_are_left_alone(made: Database, cli: Callable[..., Any]) -> None:
+def test_young_threads_are_left_alone(
+    made: Database, cli: Callable[..., Any], tmp_path: Path
+) -> None:
     ran = cli("compact", made.dsn, *WINDOW, "--yes")
     assert ran.code == 0
     assert "Skipped 5 threads: 5 younger than idle." in ran.out
     assert checkpoints(made, "t0") > 1
-    dry = cli("compact", made.dsn, *WINDOW)
+    page = tmp_path / "report.html"
+    dry = cli("compact", made.dsn, *WINDOW, "--html", page)
     assert (dry.code, dry.err) == (0, "")
-    assert "5 threads changed within the last 1h; --idle 0s takes them too." in dry.out
+    for shown in (dry.out, page.read_text(encoding="utf-8")):
+        assert "5 threads changed within the last 1h; --idle 0s takes them too." in shown
     assert "This applies it" not in dry.out
     assert cli("compact", made.dsn, *WINDOW, "--json").json["command"] == ""
 

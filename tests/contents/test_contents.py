@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
@@ -20,6 +21,7 @@ from reducing_saver import (
     Excerpt,
     HeadTail,
     Hosted,
+    Nearest,
     ReducingSaver,
     StoreArchive,
     Task,
@@ -477,6 +479,36 @@ def test_a_service_that_is_late_is_asked_once_a_put(house: House) -> None:
     assert len(asked) == 1
     assert saver.stats().selector_failures == {"timed out": 5}
     assert not any(map(is_cut, results(listed(house, config))))
+
+
+class ReadTimeoutError(Exception):
+    """Say, as a client does with a class of its own, that an answer is late."""
+
+
+class LateEmbeddings(Embeddings):
+    """An embedding model whose client has a time-out."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        raise AssertionError("the query comes first")
+
+    def embed_query(self, text: str) -> list[float]:
+        self.asked += 1
+        raise ReadTimeoutError("secret")
+
+
+@ONE
+def test_an_embedding_model_that_is_late_is_asked_once_a_put(house: House, caplog: Any) -> None:
+    late, config = LateEmbeddings(), thread_config()
+    play(house, house.saver(WIDE, excerpt=Excerpt(300, never=("read",))), config, "one 5")
+    saver = house.saver(WIDE, excerpt=Excerpt(300), selector=Nearest(late))
+    play(house, saver, config, "two 0")
+    assert late.asked == 1
+    assert saver.stats().selector_failures == {"ReadTimeoutError": 5}
+    assert not any(map(is_cut, results(listed(house, config))))
+    assert "secret" not in caplog.text
 
 
 class Refusing(StoreArchive):

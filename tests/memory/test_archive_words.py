@@ -22,7 +22,14 @@ from memory.houses import thread_config
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
-from reducing_saver import ConfigurationError, Discard, ReducingSaver, StoreArchive, Window
+from reducing_saver import (
+    ConfigurationError,
+    Discard,
+    ReducingSaver,
+    SelectorError,
+    StoreArchive,
+    Window,
+)
 from reducing_saver._notices import Notices
 
 AT_ONCE = Window(("messages", 2), ("messages", 3))
@@ -58,6 +65,16 @@ def test_what_was_said_of_threads_is_bounded(
         notices.archive_failed(thread_config(thread), OSError())
     said = [one.getMessage().partition("thread '")[2][0] for one in caplog.records]
     assert said == ["a", "b", "c", "d", "a"]
+
+
+def test_what_a_selector_raised_is_said_once_a_cause_without_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    notices = Notices()
+    for error in (ValueError("secret"), SelectorError("empty"), ValueError("secret"), OSError()):
+        notices.selector_failed(error)
+    said = [one.getMessage().partition(": ")[2] for one in caplog.records]
+    assert [one.partition(" (")[0] for one in said] == ["ValueError", "empty", "OSError"]
 
 
 async def test_a_store_without_async_methods_is_refused_under_an_async_saver() -> None:

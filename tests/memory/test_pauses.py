@@ -218,6 +218,34 @@ def test_deliver_does_not_wait_for_a_pause(house: House) -> None:
 
 
 @pytest.mark.parametrize("house", MEMORY, indirect=True)
+def test_what_a_hook_can_never_take_is_named_and_let_pass(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, let_pass, config = Told(), set[str](), thread_config()
+
+    def picky(eviction: Eviction) -> None:
+        if eviction.segment in let_pass:
+            return
+        if any(message.id == "h.b" for message in eviction.messages):
+            raise ValueError("secret")
+        told(eviction)
+
+    saver = house.saver(AT_ONCE, on_evict=[picky], clock=Clock())
+    play(house, saver, config, *"abcde")
+    house.door.call(saver, "deliver")
+    assert told.ids == ["h.a", "a.a.1"]
+    (hook,) = saver.stats().hook_failures
+    assert hook.endswith("picky")
+    said = [r.getMessage() for r in caplog.records if hook in r.getMessage()][-1]
+    assert config["configurable"]["thread_id"] in said
+    assert "secret" not in said
+
+    let_pass.add(said.rpartition("failed on segment ")[2])
+    house.door.call(saver, "deliver")
+    assert told.ids == ["h.a", "a.a.1", "h.c", "a.c.7", "h.d", "a.d.10"]
+
+
+@pytest.mark.parametrize("house", MEMORY, indirect=True)
 def test_another_thread_does_not_wait(house: House) -> None:
     hook, one, other = Failing(), thread_config(), thread_config()
     saver = house.saver(AT_ONCE, on_evict=[hook], clock=Clock())

@@ -8,14 +8,15 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import MessagesState, add_messages
 from langgraph.types import Send
 from savers.scenarios import (
     SCENES,
@@ -489,12 +490,38 @@ def test_channels_are_reduced_each_on_its_own() -> None:
     }
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", ["chat", "__root__", "a.b.c", "messages.inner"])
-def test_a_channel_that_is_not_there_is_no_error(name: str) -> None:
-    saver = kept(InMemorySaver(), channels=(name,))
+def test_a_channel_that_is_not_there_is_no_error(
+    name: str, strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = kept(InMemorySaver(), channels=(name,), strict=strict)
     stage = chat(saver, Door())
     assert len(held(saver, stage)) == 8
-    assert saver.stats().total.puts == saver.stats().total.failures == 0
+    assert not saver.stats().channels
+    (said,) = (one.getMessage() for one in caplog.records)
+    assert f"none of the channels [{name!r}] is in" in said
+    assert "holds messages in ['messages']: is the name in channels= right?" in said
+
+
+def test_a_channel_that_no_node_has_written_is_in_no_checkpoint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """So a name cannot be known to be wrong, and is no error in strict mode."""
+
+    class State(MessagesState):
+        inbox: Annotated[list[AnyMessage], add_messages]
+
+    saver = kept(InMemorySaver(), strict=True)
+    stage = Stage(saver, Door())
+    stage.compile(stage.builder(State).chain(("reply", lambda state: {})))
+    stage.graph.invoke({"inbox": [ask("i0")]}, stage.config)
+    (found,) = (one for one in saver.list(stage.config, limit=1))
+    assert [*found.checkpoint["channel_values"]] == ["inbox"]
+    assert not saver.stats().channels
+    assert "none of the channels ['messages']" in caplog.text
+    turns(stage, ())
+    assert [*saver.stats().channels] == ["messages"]
 
 
 # Statistics

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from math import floor, log10
 from typing import NamedTuple
 
+from .._retain import spelled
 from .._words import count, duration, size
 from .report import Report, Skip
 
@@ -136,7 +138,7 @@ def skipped(report: Report) -> list[tuple[str, int]]:
     return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
-def notes(report: Report) -> Iterator[str]:
+def notes(report: Report, idle: timedelta | None = None) -> Iterator[str]:
     """Yield what else is to be known: time, write-ahead log, what was held back."""
     if is_survey(report):
         if report.threads:
@@ -155,6 +157,10 @@ def notes(report: Report) -> Iterator[str]:
         yield f"No archive is kept: {count(report.evicted, 'message')} {_go(report)}."
     if report.skipped.get(Skip.PAUSED):
         yield "Of paused threads nothing is counted as freed."
+    if idle and (young := report.skipped.get(Skip.YOUNG)):
+        them = "it" if young == 1 else "them"
+        changed = f"{count(young, 'thread')} changed within the last {spelled(idle)}"
+        yield f"{changed}; --idle 0s takes {them} too."
 
 
 def _go(report: Report) -> str:

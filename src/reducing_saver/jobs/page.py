@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -50,7 +50,13 @@ for (const button of document.querySelectorAll("th button")) {
 """
 
 
-def page(report: Report, *, command: str = "", when: datetime | None = None) -> str:
+def page(
+    report: Report,
+    *,
+    command: str = "",
+    idle: timedelta | None = None,
+    when: datetime | None = None,
+) -> str:
     """Return the page of a report; `command` is what applies it, or goes on with it."""
     template = Template(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     digest = b64encode(sha256(_SORT.encode()).digest()).decode()
@@ -69,7 +75,7 @@ def page(report: Report, *, command: str = "", when: datetime | None = None) -> 
         skipped=_skipped(report),
         errors=_errors(report.errors),
         command=_command(report, command),
-        notes=" ".join(map(_text, notes(report))),
+        notes=" ".join(map(_text, notes(report, idle))),
         footer=f"reducing-saver {__version__}{made}",
         script=_SORT,
         script_hash=f"sha256-{digest}",

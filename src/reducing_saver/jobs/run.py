@@ -189,7 +189,9 @@ def worker(
         ledger = source.ledger(rows)
         known = ledger.find(_text("job", job)) if ledger.exists() else None
     if known is None:
-        raise JobError(f"there is no job {job!r}; compact(..., job={job!r}) plans it")
+        raise JobError(
+            f"there is no job {job!r}; compact(..., job={job!r}, dry_run=False) starts it"
+        )
     task = _task_of(known, policy, messages_reducer)
     return _Run(source, task, job, pace, None, progress).join(known)
 

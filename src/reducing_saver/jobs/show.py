@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 
 from .._console import Cell, Column, Screen, gauge, say, screen, spans, table
 from .._words import count, duration, one_line, size
@@ -40,8 +41,8 @@ _SHADES = dict(zip(_COLOURS, "█▓▒░·", strict=True))
 _ASCII = dict(zip(_COLOURS, "#=+-.", strict=True))
 
 
-def show(report: Report, *, command: str = "", more: str = "") -> None:
-    """Print a report; `command` is what applies it, or goes on with it, `more` one more note."""
+def show(report: Report, *, command: str = "", idle: timedelta | None = None) -> None:
+    """Print a report; `command` is what applies it, or goes on with it."""
     say(title(report), style="bold")
     for line in about(report):
         say(one_line(line), style="dim")
@@ -59,7 +60,7 @@ def show(report: Report, *, command: str = "", more: str = "") -> None:
         columns = (Column(), Column(right=True), Column(rest=True))
         table(columns, ((label, (value, "bold"), (note, "dim")) for label, value, note in found))
     _show_skipped(report)
-    for note in (*notes(report), *filter(None, [more])):
+    for note in notes(report, idle):
         say(note)
     _show_errors(report.errors)
     if command:
