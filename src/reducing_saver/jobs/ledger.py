@@ -142,6 +142,9 @@ _NOTE_FREED = """
     SELECT thread, extract(epoch FROM clock_timestamp()) + %s FROM unnest(%s::text[]) AS t(thread)
     ON CONFLICT (thread_id) DO UPDATE SET due = excluded.due
     """
+_FREED = """
+    SELECT count(*), min(due) - extract(epoch FROM clock_timestamp()) FROM reducing_saver_freed
+    """
 _TAKE_FREED = """
     DELETE FROM reducing_saver_freed WHERE thread_id IN (
         SELECT thread_id FROM reducing_saver_freed
@@ -405,9 +408,10 @@ class Ledger:
         """Take threads whose values may go by now, for this transaction (Postgres)."""
         return [thread for (thread,) in self._run(_TAKE_FREED, (most,))]
 
-    def count_freed(self) -> int:
-        """Return how many threads have values that are still to go."""
-        return int(self._run("SELECT count(*) FROM reducing_saver_freed")[0][0])
+    def freed(self) -> tuple[int, float]:
+        """Return how many threads have values that are still to go, and seconds until some may."""
+        ((amount, seconds),) = self._run(_FREED)
+        return int(amount), max(0.0, float(seconds or 0.0))
 
     def finish(self, job: Job, chunk: int) -> None:
         """Note that all threads of a chunk are through."""

@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 _TRIES = 8
 _FREED_AT_ONCE = 100
+_FREED_PAUSE = 0.2
 _FREED_POLL = 0.02
 # Longer than any value waits.
 _FREED_PATIENCE = 6.0
@@ -128,6 +129,7 @@ class Worker:
     job: Job
     counts: Counts = field(default_factory=Counts)
     _archived: bool | None = None
+    _look_at: float = 0.0
 
     def look(self) -> Look:
         """Return what to read of threads."""
@@ -145,7 +147,8 @@ class Worker:
         A chunk that another transaction stands against is tried again; then, or where a thread
         breaks it, its threads are done one by one, and what breaks is noted.
         """
-        self._free()
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + (0.0 if self._free() else _FREED_PAUSE)
         claim = self._leased() if self.task.prepares else None
         if self.task.prepares and claim is None:
             return None
@@ -241,9 +244,12 @@ class Worker:
         if not self.rows.shares_values:
             return 0
         patient = time.monotonic() + _FREED_PATIENCE
-        while (left := self.ledger.count_freed()) and time.monotonic() < patient:
-            if not self._free():
-                time.sleep(_FREED_POLL)
+        left, seconds = self.ledger.freed()
+        while left and time.monotonic() < patient:
+            time.sleep(max(_FREED_POLL, seconds))
+            while self._free():
+                pass
+            left, seconds = self.ledger.freed()
         return left
 
     def _free(self) -> int:
