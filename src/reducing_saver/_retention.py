@@ -14,11 +14,11 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -26,12 +26,16 @@ from ._errors import ConfigurationError
 from ._forwarding import ForwardingSaver
 from ._lineage import CheckpointKey
 from ._retain import Key, Retain
+from .rows import unnamed
+from .rows.backend import free
 from .rows.backend import retain as delete_old
 from .rows.late import remembered
 from .rows.source import Source, kind_of, place, placed
 from .rows.thread import Look
 
 logger = logging.getLogger("reducing_saver")
+
+T = TypeVar("T")
 
 MOST_A_PASS = 50
 """Checkpoints that one transaction deletes."""
@@ -73,11 +77,15 @@ class Retained:
 
 
 class _Due(NamedTuple):
-    """Hold a thread that waits: its saver, when it is looked after, and when once more."""
+    """Hold a thread that waits: its saver, when it is looked after, and when once more.
+
+    `frees`: from when on its values may go that nobody names.
+    """
 
     inner: Any
     at: float
     then: float | None = None
+    frees: float = 0.0
 
 
 class Retention:
@@ -148,7 +156,8 @@ class Retention:
         with self._changed:
             at = time.monotonic() + GRACE_SECONDS
             known = self._waiting.get(thread)
-            self._waiting[thread] = _Due(inner, known.at, at) if known else _Due(inner, at)
+            due = known._replace(inner=inner, then=at) if known else _Due(inner, at)
+            self._waiting[thread] = due
             if len(self._waiting) > _MOST_THREADS:
                 self._waiting.popitem(last=False)
             if self._is_idle():
@@ -206,12 +215,15 @@ class Retention:
                 if rows is None:
                     rows = self._source(due.inner).connect()
                 rows.serde = due.inner.serde
+                due = self._freed(rows, thread, due)
                 deleted = self._delete(rows, thread)
             except Exception as error:
                 _close(rows)
                 rows = None
                 self._failed(thread, error)
                 continue
+            if deleted and rows.shares_values and not due.frees:
+                due = due._replace(frees=time.monotonic() + unnamed.GRACE_SECONDS)
             self._count(thread, due, deleted)
             self._pause(time.monotonic() - began)
 
@@ -249,18 +261,31 @@ class Retention:
             self._place = found
         return placed(inner, found or "")
 
+    def _freed(self, rows: Any, thread: str, due: _Due) -> _Due:
+        """Delete the values that nobody names, unless who named them has just gone.
+
+        Also those that a process has left that ended in between.
+        """
+        if not rows.shares_values or due.frees > time.monotonic():
+            return due
+        self._patiently(lambda: free(rows, thread))
+        return due._replace(frees=0.0)
+
     def _delete(self, rows: Any, thread: str) -> int | None:
-        """Delete once; where a live run has written the same rows, again."""
+        look = Look(self._for(thread), datetime.now(UTC), deleted=self._lately)
+        gone = self._patiently(lambda: delete_old(rows, thread, look, most=MOST_A_PASS))
+        return None if gone is None else self._remember(thread, gone)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Do it once; where a live run has written the same rows, again."""
         for attempt in range(_TRIES):
             try:
-                look = Look(self._for(thread), datetime.now(UTC), deleted=self._lately)
-                gone = delete_old(rows, thread, look, most=MOST_A_PASS)
-                return None if gone is None else self._remember(thread, gone)
+                return act()
             except Exception as error:
                 if not _is_passing(error) or attempt + 1 == _TRIES:
                     raise
                 self._pause(0.02 * (attempt + 1))
-        return None
+        raise AssertionError("the last try raises or returns")
 
     def _remember(self, thread: str, gone: Sequence[Key]) -> int:
         """Note what was deleted, as writes of it may still come; return how many there were."""
@@ -293,12 +318,15 @@ class Retention:
     def _count(self, thread: str, due: _Due, deleted: int | None) -> None:
         self._add(deleted or 0)
         with self._changed:
+            at = due.then or due.frees
             if deleted is None:
                 self._puts[thread] = EVERY  # the next put is due
+                at = due.frees
             elif deleted == MOST_A_PASS:  # there may be more
-                self._waiting.setdefault(thread, due)
-            elif due.then is not None:
-                self._waiting.setdefault(thread, _Due(due.inner, due.then))
+                at = due.at
+            if at:
+                known = self._waiting.get(thread, due._replace(at=at, then=None))
+                self._waiting[thread] = known._replace(frees=due.frees)
 
     def _add(self, deleted: int) -> None:
         self._done = replace(self._done, deleted=self._done.deleted + deleted)

@@ -12,7 +12,7 @@ import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from reducing_saver import ReducingSaver, StoreArchive, Window
-from reducing_saver.jobs import ledger
+from reducing_saver.rows import unnamed
 
 ORPHANS = """
     SELECT count(*) FROM {} w WHERE NOT EXISTS (
@@ -34,7 +34,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     So live runs of these tests meet the job more closely than outside. Processes that they start
     wait.
     """
-    monkeypatch.setattr(ledger, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(unnamed, "GRACE_SECONDS", 0.0)
 
 
 @dataclass

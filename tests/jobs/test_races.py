@@ -25,9 +25,11 @@ from reducing_saver import (
     gc,
     status,
 )
-from reducing_saver.jobs import ledger, work
+from reducing_saver.jobs import work
 from reducing_saver.jobs.work import Worker
+from reducing_saver.rows import unnamed
 from reducing_saver.rows.postgres import PostgresRows
+from reducing_saver.rows.sqlite import SqliteRows
 
 POLICY = Policy(WINDOW)
 HISTORY = Policy(WINDOW, paused="history")
@@ -48,9 +50,6 @@ def meanwhile(house: Any, monkeypatch: Any) -> Callable[[Callable[[], Any]], Cal
     """
 
     def arm(act: Callable[[], Any]) -> Callable[[], None]:
-        from reducing_saver.rows.postgres import PostgresRows
-        from reducing_saver.rows.sqlite import SqliteRows
-
         kind = PostgresRows if house.kind == "postgres" else SqliteRows
         whole, threads, errors = kind.apply, list[threading.Thread](), list[BaseException]()
 
@@ -133,9 +132,6 @@ def test_a_paused_thread_that_is_resumed(
     ours, twin = PLAYS[name](house.saver), PLAYS[name](other.saver)
     for play in (ours, twin):
         play.start()
-    from reducing_saver.rows.postgres import PostgresRows
-    from reducing_saver.rows.sqlite import SqliteRows
-
     kind = PostgresRows if house.kind == "postgres" else SqliteRows
     load, states = kind.load, list[Any]()
 
@@ -230,7 +226,7 @@ def test_a_copy_of_what_is_being_deleted(house: Any, meanwhile: Any) -> None:
 @pytest.mark.parametrize("kind", ["postgres"], indirect=True)
 def test_a_copy_of_what_was_just_deleted(house: Any, monkeypatch: Any) -> None:
     """Its run had read the old checkpoint before, and stores the copy after the commit."""
-    monkeypatch.setattr(ledger, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(unnamed, "GRACE_SECONDS", 0.5)
     chat = talked(house, "tools")
     old = house.saver.get_tuple(history(chat)[3].config)
     free_rest, seen = Worker.free_rest, []

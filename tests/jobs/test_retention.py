@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from jobs.graphs import PLAYS, newest, turn
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.checkpoint.base import create_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
@@ -30,6 +31,7 @@ from reducing_saver import (
 )
 from reducing_saver import _retention as retention
 from reducing_saver._record import Record
+from reducing_saver.rows import unnamed
 from reducing_saver.rows.source import source_of
 
 WINDOW = Window(keep=("messages", 4), trigger=("messages", 6))
@@ -641,3 +643,46 @@ def test_the_start_of_a_turn_may_stay(make_sqlite: Any) -> None:
     saver.close()
     sources = [one.metadata["source"] for one in inner.list(CONFIG)]
     assert sources == ["loop", "input", "input", "input", "input"]
+
+
+@pytest.mark.parametrize("backend", ["postgres-sync"], indirect=True)
+def test_a_copy_that_another_process_makes_of_what_has_just_gone(
+    inner: Any, backend: Any, sql: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its values wait for it; those that nobody names go, whoever has left them."""
+    monkeypatch.setattr(unnamed, "GRACE_SECONDS", 1.0)
+    saver = ReducingSaver(inner, WINDOW, archive=Discard(), retain=Retain(last=1))
+    chat(saver).invoke(asked(0), CONFIG)
+    old = inner.get_tuple(CONFIG)
+    chat(saver).invoke(asked(1), CONFIG)
+    for _ in range(200):
+        if inner.get_tuple(old.config) is None:
+            break
+        time.sleep(0.01)
+    else:
+        raise AssertionError("nothing was deleted")
+    assert lost(sql, backend)["blobs"]
+    copy = create_checkpoint(old.checkpoint, None, old.metadata["step"] + 1)
+    inner.put(old.config, copy, {**old.metadata, "source": "fork"}, {})
+    saver.close()
+    nothing_lost(sql, backend)
+    found = inner.get_tuple(
+        {"configurable": {**CONFIG["configurable"], "checkpoint_id": copy["id"]}}
+    )
+    assert found.checkpoint["channel_values"] == old.checkpoint["channel_values"]
+
+
+@pytest.mark.parametrize("backend", ["postgres-sync"], indirect=True)
+def test_values_that_a_process_left_when_it_ended(
+    inner: Any, backend: Any, sql: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = ReducingSaver(inner, WINDOW, archive=Discard(), retain=Retain(last=1))
+    with monkeypatch.context() as ended:
+        ended.setattr(retention, "free", lambda rows, thread: None)
+        chat(saver).invoke(asked(0), CONFIG)
+        saver.close()
+    assert lost(sql, backend)["blobs"]
+    other = ReducingSaver(inner, WINDOW, archive=Discard(), retain=Retain(last=1))
+    chat(other).invoke(asked(1), CONFIG)
+    other.close()
+    nothing_lost(sql, backend)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from .._errors import JobError
 from .._retain import Key, floor
+from ..rows import unnamed
 from ..rows.backend import Head
 from ..rows.late import PATIENCE
 from ..rows.thread import Bytes
@@ -31,14 +32,6 @@ TABLES = (
     "reducing_saver_freed",
 )
 _OF_THREADS = ("reducing_saver_threads", "reducing_saver_deleted", "reducing_saver_freed")
-
-GRACE_SECONDS = 1.0
-"""How long values stay after the checkpoints that named them.
-
-A run that has read a checkpoint before it was deleted stores the next one in a moment, by
-`update_state` on an old checkpoint, say. That one names values of the old one, and no transaction
-sees it that began before: who deletes the values looks again.
-"""
 
 _CREATE = (
     """
@@ -402,7 +395,7 @@ class Ledger:
     def note_freed(self, threads: Sequence[str]) -> None:
         """Note that threads have values that nobody names, in the transaction that did it."""
         if threads:
-            self._run(_NOTE_FREED, (GRACE_SECONDS, [*threads]))
+            self._run(_NOTE_FREED, (unnamed.GRACE_SECONDS, [*threads]))
 
     def take_freed(self, most: int) -> list[str]:
         """Take threads whose values may go by now, for this transaction (Postgres)."""

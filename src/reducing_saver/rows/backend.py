@@ -63,8 +63,8 @@ class Head(NamedTuple):
 class Rows(Protocol):
     """Read and write the stored rows of threads over one connection. Not safe to share.
 
-    `shares_values`: checkpoints name values that are stored apart, and `apply` leaves them to
-    `free`.
+    `shares_values`: checkpoints name values that are stored apart, and whoever deletes the
+    checkpoints leaves them to `free`.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Rows(Protocol):
         """Delete the values of threads that no checkpoint names; only within `writing`."""
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
-        """Delete these checkpoints of a thread, and what only they name."""
+        """Delete these checkpoints of a thread with their writes."""
 
     def sweep(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete the writes of these checkpoints of a thread."""
@@ -151,6 +151,12 @@ def retain(rows: Rows, thread: str, look: Look, *, most: int) -> Sequence[Key] |
         if found.swept:
             rows.sweep(thread, found.swept)
         return gone
+
+
+def free(rows: Rows, thread: str) -> None:
+    """Delete the values of a thread that no checkpoint names, in one transaction."""
+    with rows.writing():
+        rows.free([thread])
 
 
 def _without_chains(thread: Thread, look: Look) -> frozenset[Key]:

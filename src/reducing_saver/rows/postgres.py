@@ -162,7 +162,6 @@ _DELETE_CHECKPOINTS = """
 # Of one thread, a few at a time: rows are looked up by their keys, never joined.
 _GONE = """
     DELETE FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = ANY(%s)
-    RETURNING checkpoint -> 'channel_versions'
     """
 _GONE_WRITES = """
     DELETE FROM checkpoint_writes
@@ -172,15 +171,6 @@ _LEFT = """
     SELECT checkpoint_id,
         coalesce(parent_checkpoint_id, metadata #>> '{reducing_saver,ancestor}')
     FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s
-    """
-_NAMED = """
-    SELECT DISTINCT v.key, v.value FROM checkpoints AS c
-    CROSS JOIN LATERAL jsonb_each_text(c.checkpoint -> 'channel_versions') AS v
-    WHERE c.thread_id = %s AND c.checkpoint_ns = %s
-    """
-_GONE_BLOBS = """
-    DELETE FROM checkpoint_blobs
-    WHERE thread_id = %s AND checkpoint_ns = %s AND channel = %s AND version = ANY(%s)
     """
 _FOLLOW = """
     UPDATE checkpoints SET parent_checkpoint_id = NULL, metadata = CASE
@@ -527,7 +517,7 @@ class PostgresRows:
         self._do(DELETE_UNNAMED, {"threads": [*threads]})
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
-        """Delete these checkpoints of a thread, and what only they name."""
+        """Delete these checkpoints of a thread with their writes; their values are left."""
         for space, ids in _by_space(keys).items():
             self._delete(thread, space, ids)
 
@@ -539,10 +529,7 @@ class PostgresRows:
     def _delete(self, thread: str, space: str, ids: Sequence[str]) -> None:
         parents = dict(self._all(_LEFT, (thread, space)))
         self.connection.execute(_GONE_WRITES, (thread, space, [*ids]))
-        freed: dict[str, set[str]] = defaultdict(set)
-        for (versions,) in self._all(_GONE, (thread, space, [*ids])):
-            for channel, version in versions.items():
-                freed[channel].add(str(version))
+        self.connection.execute(_GONE, (thread, space, [*ids]))
         gone = {*ids}
         for id, parent in parents.items():
             if id in gone or parent not in gone:
@@ -553,11 +540,6 @@ class PostgresRows:
                 before = parents.get(before)
             values = {"before": before if before in parents else None}
             self.connection.execute(_FOLLOW, {**values, "thread": thread, "space": space, "id": id})
-        for channel, version in self._all(_NAMED, (thread, space)):
-            freed[channel].discard(version)
-        for channel, versions in freed.items():
-            if versions:
-                self.connection.execute(_GONE_BLOBS, (thread, space, channel, [*versions]))
 
     def describe(self, thread: str, key: Key, metadata: Mapping[str, Any]) -> None:
         """Put other metadata into a checkpoint."""

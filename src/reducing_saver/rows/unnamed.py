@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+GRACE_SECONDS = 1.0
+"""How long values stay after the checkpoints that named them.
+
+A run that has read a checkpoint before it was deleted stores the next one in a moment, by
+`update_state` on an old checkpoint, say. That one names values of the old one, and no transaction
+sees it that began before: who deletes the values looks again.
+"""
+
 # By thread, so that what is named is looked up in a small set. What a damaged checkpoint names
 # nobody knows, so its thread keeps all.
 _NAMED = """
