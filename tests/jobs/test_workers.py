@@ -120,7 +120,7 @@ def test_two_processes(house: Any) -> None:
     ("executor", "starts", "says"),
     [
         ("None", 1, ""),
-        ('"processes"', 3, "no worker process could start"),
+        ('"processes"', 3, "no worker process could do anything"),
         ("ProcessPoolExecutor(2, get_context('spawn'))", 3, "JobError: no worker process could"),
     ],
     ids=["none", "processes", "a pool"],

@@ -46,8 +46,9 @@ CHUNK = {"postgres": 100, "sqlite": 20}
 PROCESSES: Literal["processes"] = "processes"
 _PROCESSES = 2
 _NO_WORKER = (
-    "no worker process could start. A process runs the script that starts it again, so call "
-    'compact() under `if __name__ == "__main__":`, or without executor='
+    "no worker process could do anything. A process runs the script that starts it again, so call "
+    'compact() under `if __name__ == "__main__":`, or without executor=. Where that is so, look '
+    "for what ended the processes, as want of memory"
 )
 _RESTARTS = 3
 _LEAST_PAUSE = 0.02
