@@ -34,6 +34,7 @@ class Errand:
     dsn: str
     log: str
     freeze: str | None = None
+    freezes: str = "apply"
     elsewhere: str | None = None
     idle_timeout: str = "60s"
 
@@ -75,7 +76,7 @@ def prepare(errand: Errand) -> None:
     for kind in (postgres.PostgresRows, sqlite.SqliteRows):
         slow_down(kind)
         if errand.freeze:
-            freeze_once(kind, errand.freeze)
+            freeze_once(kind, errand.freezes, errand.freeze)
 
 
 def slow_down(kind: Any) -> None:
@@ -90,10 +91,10 @@ def slow_down(kind: Any) -> None:
     kind.apply = slowly
 
 
-def freeze_once(kind: Any, mark: str) -> None:
-    apply = kind.apply
+def freeze_once(kind: Any, name: str, mark: str) -> None:
+    act = getattr(kind, name)
 
-    def stop(self: Any, edits: Any) -> None:
+    def stop(self: Any, given: Any) -> None:
         try:
             Path(mark).touch(exist_ok=False)
         except FileExistsError:
@@ -102,9 +103,9 @@ def freeze_once(kind: Any, mark: str) -> None:
             Path(mark).write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(0)
-        apply(self, edits)
+        act(self, given)
 
-    kind.apply = stop
+    setattr(kind, name, stop)
 
 
 @dataclass(frozen=True)

@@ -273,13 +273,14 @@ def _children(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("freezes", ["apply", "free"])
 def test_another_takes_over_from_a_frozen_worker(
-    site: Site, processes: Processes, tmp_path: Path
+    site: Site, processes: Processes, tmp_path: Path, freezes: str
 ) -> None:
     for number in range(max(1, KILLS // 10)):
         site.fill()
         mark = tmp_path / f"frozen {number}"
-        frozen = site.errand("quiet driver", freeze=str(mark), idle_timeout="1s")
+        frozen = site.errand("quiet driver", freeze=str(mark), freezes=freezes, idle_timeout="1s")
         stopped = processes.start(frozen)
         _wait(lambda mark=mark: mark.exists() and mark.read_text())
         began = time.monotonic()
