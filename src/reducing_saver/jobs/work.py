@@ -72,7 +72,7 @@ class Task:
         """Return the same for the steps of a put."""
         window = self.policy.window or Window(keep=("messages", 1))
         room = self.summary.room() if self.summary is not None else {}
-        return Setting(window, self.places, archives=self.archives, room=room, counts=False)
+        return Setting(window, self.places, archives=self.archives, room=room, puts=False)
 
     @property
     def prepares(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -170,7 +170,7 @@ class Thread:
     @property
     def head(self) -> str:
         """Return the newest id of all namespaces."""
-        return max((row.id for row in self.rows), default="")
+        return max((row.key.id for row in self.rows), default="")
 
     def skipped(self, reason: Skip) -> Thread:
         """Return it with a reason to leave it as it is."""
@@ -195,7 +195,12 @@ def severed(kept: Sequence[Kept], rows: Mapping[Key, Row]) -> tuple[Severed, ...
     return tuple(found)
 
 
-def chosen(rows: Sequence[Row], look: Look) -> frozenset[Key]:
+def followed(rows: Iterable[Row]) -> set[tuple[str, str | None]]:
+    """Return the names of the checkpoints that others follow."""
+    return {(row.key.namespace, row.parent) for row in rows}
+
+
+def chosen(rows: Iterable[Row], look: Look) -> frozenset[Key]:
     """Return the names of the rows that stay."""
     return kept(rows, look.retain, now=look.now)
 
