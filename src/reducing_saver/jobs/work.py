@@ -80,6 +80,11 @@ class Task:
         return self.summary is not None or self.elsewhere is not None
 
     @property
+    def has_hooks(self) -> bool:
+        """Tell whether hooks are told what leaves; without an archive nothing else asks for it."""
+        return self.tells or (self.archives and self.archive is None)
+
+    @property
     def elsewhere(self) -> Archive | None:
         """Return the archive that is not in the same database."""
         return None if isinstance(self.archive, str) else self.archive
@@ -103,7 +108,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Hold what became of a chunk, and what left in it."""
+    """Hold what became of a chunk, and what left in it, where hooks are told."""
 
     outcomes: tuple[Outcome, ...] = ()
     leaves: tuple[Leave, ...] = ()
@@ -285,7 +290,9 @@ class Worker:
         self.rows.apply(edits)
         for edit in edits:
             outcomes.append(done_with(edit, parcels.get(edit.thread.id, 0)))
-        leaves = tuple(leave for edit in edits for leave in edit.rewrite.leaves)
+        # Messages that nobody is told of are not held: the garbage collector would look at them.
+        told = edits if self.task.has_hooks else []
+        leaves = tuple(leave for edit in told for leave in edit.rewrite.leaves)
         return Done(tuple(outcomes), leaves)
 
     def decided(self, thread: Thread, prepared: Prepared | None = None) -> Edit | Skip:
