@@ -262,7 +262,8 @@ class Worker:
             if isinstance(made, Rewrite) and (archive := self.task.elsewhere) is not None:
                 for leave in made.leaves:
                     tell = self.task.tells and not leave.segment.silent
-                    archive.write(leave.segment, self._packed(leave), tell=tell)
+                    packed = self._packed(leave, self.rows.serde.dumps_typed)
+                    archive.write(leave.segment, packed, tell=tell)
                     archived.add(leave.segment.id)
         return Prepared(proposals, frozenset(archived))
 
@@ -340,15 +341,16 @@ class Worker:
     def _parcels(self, edit: Edit) -> list[Parcel]:
         if self.task.archive is None:
             return []
+        dump = edit.dumper(self.rows.serde)
         return [
-            (leave.segment, self._packed(leave), self.task.tells and not leave.segment.silent)
+            (leave.segment, self._packed(leave, dump), self.task.tells and not leave.segment.silent)
             for leave in edit.rewrite.leaves
         ]
 
-    def _packed(self, leave: Leave) -> list[Entry]:
+    def _packed(self, leave: Leave, dump: Callable[[Any], tuple[str, bytes]]) -> list[Entry]:
         archive = self.task.elsewhere
         indexed = archive is not None and archive.index_text
-        return pack(leave, self.rows.serde, plain_text if indexed else None)
+        return pack(leave, dump, plain_text if indexed else None)
 
 
 def _reason(thread: Thread, policy: Policy) -> Skip | None:

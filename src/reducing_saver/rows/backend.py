@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +14,7 @@ from langgraph.store.base import BaseStore
 from .._archive import Parcel
 from .._delta import fold, snapshotted
 from .._retain import Key, Row
+from .packed import Typed, dumper
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread, chosen
 
@@ -51,6 +52,18 @@ class Edit:
         """Tell whether anything is written or deleted."""
         thread = self.thread
         return bool(self.deleted or self.rewrite.changes or thread.severed or thread.swept)
+
+    def dumper(self, serde: SerializerProtocol) -> Callable[[Any], Typed]:
+        """Return what dumps messages that leave: as they are stored, where they are."""
+        held = {one.key: one for one in self.thread.kept}
+        left = {(one.segment.namespace, one.segment.checkpoint) for one in self.rewrite.leaves}
+        lists = [
+            (*held[change.key].placed(name), old)
+            for change in self.rewrite.changes
+            if change.key in left and held[change.key].stored
+            for name, (old, _) in change.lists.items()
+        ]
+        return dumper(lists, serde)
 
 
 class Head(NamedTuple):

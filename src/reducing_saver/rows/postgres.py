@@ -498,8 +498,10 @@ class PostgresRows:
                 place = (space, channel, version)
                 if place in values and not key:
                     continue  # another checkpoint shares it
-                before = values[place][3:] if place in values else one.stored[channel]
-                stored = put_list(before, [key] if key else [], old, new, self.serde)
+                before, path = one.placed(name)
+                if place in values:
+                    before = values[place][3:]
+                stored = put_list(before, path, old, new, self.serde)
                 values[place] = Value(*place, *stored)
                 freed += one.sizes[channel] * (len(before[1]) - len(stored[1])) // len(before[1])
             for channel, messages in change.snapshots.items():

@@ -287,8 +287,7 @@ class SqliteRows:
     def _value(self, one: Kept, change: Change) -> tuple[str, bytes]:
         stored = one.stored[""]
         for name, (old, new) in change.lists.items():
-            channel, _, key = name.partition(".")
-            path = ["channel_values", channel, *([key] if key else [])]
+            _, path = one.placed(name)
             stored = put_list(stored, path, old, new, self.serde)
         for channel, messages in change.snapshots.items():
             from langgraph.checkpoint.serde.types import _DeltaSnapshot

@@ -117,6 +117,14 @@ class Kept:
     stored: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
 
+    def placed(self, name: str) -> tuple[tuple[str, bytes], list[str]]:
+        """Return the stored value that holds a list, and the path to it in there."""
+        channel, _, key = name.partition(".")
+        path = [key] if key else []
+        if "" in self.stored:
+            return self.stored[""], ["channel_values", channel, *path]
+        return self.stored[channel], path
+
     @property
     def rests(self) -> bool:
         """Tell whether nothing waits to run."""
