@@ -434,23 +434,23 @@ def _log_later(thread: str, pause: float | None, why: str) -> None:
 
 def pack(
     leave: Leave,
-    serde: SerializerProtocol,
+    dump: Callable[[Any], tuple[str, bytes]],
     text: Callable[[Any], str] | None,
     *,
     lost: Collection[str] = (),
 ) -> list[Entry]:
-    """Return the entries of what leaves, as the saver's serializer writes them.
+    """Return the entries of what leaves, as the saver's serializer dumps them.
 
     The whole of an excerpt is archived under its key already, and is not written over, but for
     those that are lost.
     """
     packed = [
-        Entry(key, *serde.dumps_typed(message), text(message) if text else None)
+        Entry(key, *dump(message), text(message) if text else None)
         for key, message in zip(leave.segment.keys, leave.messages, strict=True)
         if key in lost or marked_key(message) != key
     ]
     if leave.summary is not None:
-        packed.append(Entry(leave.segment.summary_key, *serde.dumps_typed(leave.summary)))
+        packed.append(Entry(leave.segment.summary_key, *dump(leave.summary)))
     return packed
 
 

@@ -86,4 +86,4 @@ class Keeper:
     def _packed(self, leave: Leave, wholes: Sequence[Entry]) -> list[Entry]:
         indexed = self.archive is not None and self.archive.index_text
         lost = {*keys_of_wholes(leave)} - {entry.key for entry in wholes}
-        return pack(leave, self.serde, plain_text if indexed else None, lost=lost)
+        return pack(leave, self.serde.dumps_typed, plain_text if indexed else None, lost=lost)

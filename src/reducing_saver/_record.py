@@ -60,11 +60,14 @@ class Record:
         """Return the record in a checkpoint's metadata; an empty one where there is none."""
         held = metadata.get(KEY)
         if not isinstance(held, Mapping):
-            return cls()
+            return NO_RECORD
         evicted = held.get("evicted") or {}
         digests = {name: frozenset(names) for name, names in evicted.items()}
         segments, owed = held.get("segments") or {}, tuple(held.get("owed") or ())
         return cls(digests, held.get("before"), segments, held.get("ancestor"), owed)
+
+
+NO_RECORD = Record()
 
 
 def digest(name: str) -> str:

@@ -36,8 +36,8 @@ _MOST_COUNTED = 128
 class Setting:
     """Hold what a saver was told: the window, where the lists are, and what repeats them.
 
-    `excerpt` says which contents are too large, where any may be. Without `counts` nobody asks how
-    large anything was.
+    `excerpt` says which contents are too large, where any may be. Without `puts` no checkpoint is
+    put: only what leaves and what stays of its lists is asked for.
     """
 
     window: Window
@@ -47,7 +47,7 @@ class Setting:
     archives_removed: bool = False
     room: Mapping[Measure, int] = field(default_factory=dict)
     excerpt: Excerpt | None = None
-    counts: bool = True
+    puts: bool = True
 
     def keys(self) -> set[str]:
         """Return the names under which a sent state holds a list."""
@@ -342,28 +342,35 @@ def tightened(proposal: Proposal, window: Window) -> Proposal:
 
 def settle(proposal: Proposal, setting: Setting) -> Reduction:
     """Return what a put stores. Pure: nothing that was offered is changed."""
-    offer, when = proposal.offer, proposal.when
+    offer, steps = proposal.offer, proposal.steps
     result = Reduction(offer.checkpoint, offer.metadata, offer.new_versions)
-    evicted = dict(offer.parent.evicted)
     segments = dict(offer.parent.segments)
     leaves: list[Leave] = []
-    for step in proposal.steps:
+    for step in steps:
         result = _stored(result, step, delta=step.name in offer.folded)
-        evicted[step.name] = _extend(step)
         if setting.archives:
             leaves += _leaves(offer, step, segments)
+    record = _record(offer, proposal.when, steps, segments)
+    result = replace(
+        result,
+        metadata=record.written(result.metadata) if record else result.metadata,
+        plans={s.name: s.plan for s in steps if s.plan and s.plan.changes},
+        leaves=tuple(leaves),
+        used=tuple(step.used for step in steps if step.used is not None),
+    )
+    return _followed(result, proposal, setting, record) if setting.puts else result
+
+
+def _followed(result: Reduction, proposal: Proposal, setting: Setting, record: Record) -> Reduction:
+    """Return a result with copies bounded, and what the next put and the statistics need."""
+    offer, when, steps = proposal.offer, proposal.when, proposal.steps
+    evicted = {**offer.parent.evicted, **{step.name: _extend(step) for step in steps}}
     bound = setting.bound(evicted.values(), offer.known)
-    checkpoint = bound_checkpoint(result.checkpoint, setting.copies, setting.keys(), bound)
-    record = _record(offer, when, proposal.steps, segments)
     return replace(
         result,
-        checkpoint=checkpoint,
-        metadata=record.written(result.metadata) if record else result.metadata,
-        trace=_trace(offer, setting, evicted, record, proposal.steps, when, result.checkpoint),
-        done={step.name: _count(step, setting.window) for step in proposal.steps if setting.counts},
-        plans={s.name: s.plan for s in proposal.steps if s.plan and s.plan.changes},
-        leaves=tuple(leaves),
-        used=tuple(step.used for step in proposal.steps if step.used is not None),
+        checkpoint=bound_checkpoint(result.checkpoint, setting.copies, setting.keys(), bound),
+        trace=_trace(offer, setting, evicted, record, steps, when, result.checkpoint),
+        done={step.name: _count(step, setting.window) for step in steps},
     )
 
 
@@ -508,6 +515,8 @@ def _stored(result: Reduction, step: Step, *, delta: bool) -> Reduction:
         checkpoint = write(checkpoint, step.place, messages)
     if step.version is not None:
         checkpoint, new_versions = move(checkpoint, new_versions, channel, step.version)
+    if checkpoint is result.checkpoint:
+        return result
     return replace(result, checkpoint=checkpoint, metadata=metadata, new_versions=new_versions)
 
 

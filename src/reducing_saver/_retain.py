@@ -30,25 +30,18 @@ class Key(NamedTuple):
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Hold what has to be known of a stored checkpoint to tell whether it stays.
 
     `root` is the checkpoint of the root graph that a subgraph's call started from; `needs` are ids
     in the same namespace that stay if it stays.
     """
 
-    namespace: str
-    id: str
+    key: Key
     parent: str | None = None
     source: str | None = None
     root: str | None = None
     needs: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> Key:
-        """Return its name within the thread."""
-        return Key(self.namespace, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +102,26 @@ def kept(checkpoints: Iterable[Row], retain: Retain, *, now: datetime) -> frozen
     after = floor(now - retain.newer) if isinstance(retain.newer, timedelta) else None
     chosen: set[Key] = set()
     for namespace, rows in thread.spaces.items():
-        ordered = sorted(rows, key=lambda row: row.id, reverse=True)
+        ordered = sorted(rows, key=_id, reverse=True)
         stays = ordered[: retain.last]
         if retain.tips:
             parents = {row.parent for row in rows}
-            stays += [row for row in rows if row.id not in parents]
+            stays += [row for row in rows if row.key.id not in parents]
         if namespace == "" and retain.turn_starts:
             stays += [row for row in ordered if row.source == "input"][: retain.turn_starts]
         chosen.update(row.key for row in stays)
     if not retain.ids and after is None:
         return thread.closed(chosen, set())
     asked = {
-        row.key
-        for row in thread.rows.values()
-        if row.id in retain.ids or (after is not None and not is_older(row.id, after))
+        key
+        for key in thread.rows
+        if key.id in retain.ids or (after is not None and not is_older(key.id, after))
     }
     return thread.closed(chosen, asked)
+
+
+def _id(row: Row) -> str:
+    return row.key.id
 
 
 @dataclass(slots=True)
@@ -138,7 +135,7 @@ class _Thread:
     def __post_init__(self) -> None:
         for row in self.checkpoints:
             self.rows[row.key] = row
-            self.spaces.setdefault(row.namespace, []).append(row)
+            self.spaces.setdefault(row.key.namespace, []).append(row)
 
     def closed(self, chosen: set[Key], asked: set[Key]) -> frozenset[Key]:
         """Return what stays with what it needs, and without calls whose root goes."""
@@ -161,7 +158,7 @@ class _Thread:
         """Return the stored root checkpoint that a call started from."""
         if ":" not in namespace:
             return None
-        newest = max(self.spaces[namespace], key=lambda row: row.id)
+        newest = max(self.spaces[namespace], key=_id)
         return newest.root if Key("", newest.root or "") in self.rows else None
 
     def _needed(self, keys: set[Key]) -> set[Key]:

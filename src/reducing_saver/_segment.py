@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
@@ -66,7 +66,9 @@ class Segment:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data that JSON can hold."""
-        return asdict(self)
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        spans = [{"keys": s.keys, "after": s.after, "before": s.before} for s in self.spans]
+        return {**plain, "spans": spans}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Segment:
@@ -139,6 +141,9 @@ def _shared(messages: Sequence[Message], positions: Sequence[int]) -> set[int]:
 
     That is the last with this id that stays, or where none does, the last that leaves.
     """
+    own_ids = [own for message in messages if (own := identifier(message))]
+    if len({*own_ids}) == len(own_ids):
+        return set()
     owner: dict[str | None, int] = {}
     leaving = frozenset(positions)
     staying = (place for place in range(len(messages)) if place not in leaving)
@@ -243,24 +248,30 @@ class _Chain:
 
 
 def _said(message: Message) -> str:
-    fields = message.model_dump() if isinstance(message, BaseMessage) else message
-    if not isinstance(fields, dict):
+    if isinstance(message, BaseMessage):
+        spoken = message.model_dump()
+    elif isinstance(message, dict):
+        spoken = {**message}
+    else:
         names = ("content", "name", "tool_calls", "tool_call_id")
-        fields = {name: field(message, name) for name in names}
-    spoken = {name: value for name, value in fields.items() if name != "id"}
+        spoken = {name: field(message, name) for name in names}
+    spoken.pop("id", None)
     return _text([role(message), spoken])
 
 
 def _text(value: object) -> str:
     """Return the same text for the same value in every process."""
     try:
-        return json.dumps(value, sort_keys=True, default=_odd)
+        return _encode(value)
     except TypeError:  # keys of several types, or no keys that JSON knows
-        return json.dumps(_named(value), sort_keys=True, default=_odd)
+        return _encode(_named(value))
 
 
 def _odd(value: object) -> object:
     return sorted(map(_text, value)) if isinstance(value, set | frozenset) else repr(value)
+
+
+_encode = json.JSONEncoder(sort_keys=True, default=_odd).encode
 
 
 def _named(value: object) -> object:

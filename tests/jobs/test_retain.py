@@ -31,12 +31,12 @@ def threads(draw: st.DrawFn) -> list[Row]:
         ids: list[str] = []
         for minute in range(draw(st.integers(1, 12)), 0, -1):
             parent = draw(st.sampled_from([None, *ids, *ids[-1:]])) if ids else None
-            roots = [row.id for row in rows if row.namespace == ""]
+            roots = [row.key.id for row in rows if row.key.namespace == ""]
             root = draw(st.sampled_from([None, "gone", *roots])) if ":" in space else None
             needs = draw(st.lists(st.sampled_from(["gone", *ids]), max_size=1))
             source = draw(st.sampled_from(["input", "loop", "update"]))
-            rows.append(Row(space, id_at(minute * 7), parent, source, root, tuple(needs)))
-            ids.append(rows[-1].id)
+            rows.append(Row(Key(space, id_at(minute * 7)), parent, source, root, tuple(needs)))
+            ids.append(rows[-1].key.id)
     return rows
 
 
@@ -54,8 +54,10 @@ def test_what_stays(rows: list[Row], retain: Retain) -> None:
     found = kept(rows, retain, now=NOW)
     by_key = {row.key: row for row in rows}
     assert found <= by_key.keys()
-    for space in {row.namespace for row in rows}:
-        own = sorted((row for row in rows if row.namespace == space), key=lambda row: row.id)
+    for space in {row.key.namespace for row in rows}:
+        own = sorted(
+            (row for row in rows if row.key.namespace == space), key=lambda row: row.key.id
+        )
         root = Key("", own[-1].root or "")
         if ":" in space and root in by_key and root not in found:
             assert not {row.key for row in own} & found, "a call stays without its root"
@@ -63,12 +65,12 @@ def test_what_stays(rows: list[Row], retain: Retain) -> None:
         assert {row.key for row in own[-retain.last :]} <= found
         if retain.tips:
             parents = {row.parent for row in own}
-            assert {row.key for row in own if row.id not in parents} <= found
+            assert {row.key for row in own if row.key.id not in parents} <= found
     for key in found:
         needs = {Key(key.namespace, id) for id in by_key[key].needs}
         assert needs & by_key.keys() <= found
     if isinstance(retain.newer, timedelta):
-        young = {row.key for row in rows if row.id >= floor(NOW - retain.newer)}
+        young = {row.key for row in rows if row.key.id >= floor(NOW - retain.newer)}
         assert young <= found
 
 
@@ -83,7 +85,7 @@ def test_it_is_settled_at_once(rows: list[Row], retain: Retain) -> None:
 
 @given(threads(), retains)
 def test_more_is_kept_by_more(rows: list[Row], retain: Retain) -> None:
-    more = Retain(retain.last + 1, retain.newer, True, (rows[0].id,), retain.turn_starts + 1)
+    more = Retain(retain.last + 1, retain.newer, True, (rows[0].key.id,), retain.turn_starts + 1)
     assert kept(rows, retain, now=NOW) <= kept(rows, more, now=NOW)
 
 
@@ -93,18 +95,18 @@ def test_nothing_stays_of_nothing() -> None:
 
 def test_the_head_is_the_greatest_id_never_the_greatest_step() -> None:
     """C03: a fork repeats steps."""
-    rows = [Row("", id_at(m), id_at(m + 1)) for m in (5, 4, 3, 2)]
+    rows = [Row(Key("", id_at(m)), id_at(m + 1)) for m in (5, 4, 3, 2)]
     assert kept(rows, Retain(tips=False), now=NOW) == {Key("", id_at(2))}
 
 
 def test_turn_starts_are_those_of_the_root() -> None:
     rows = [
-        Row("", id_at(9), None, "input"),
-        Row("", id_at(8), id_at(9), "loop"),
-        Row("", id_at(7), id_at(8), "input"),
-        Row("", id_at(6), id_at(7), "loop"),
-        Row("memory", id_at(5), None, "input"),
-        Row("memory", id_at(4), id_at(5), "loop"),
+        Row(Key("", id_at(9)), None, "input"),
+        Row(Key("", id_at(8)), id_at(9), "loop"),
+        Row(Key("", id_at(7)), id_at(8), "input"),
+        Row(Key("", id_at(6)), id_at(7), "loop"),
+        Row(Key("memory", id_at(5)), None, "input"),
+        Row(Key("memory", id_at(4)), id_at(5), "loop"),
     ]
     found = kept(rows, Retain(turn_starts=1), now=NOW)
     assert found == {Key("", id_at(7)), Key("", id_at(6)), Key("memory", id_at(4))}
@@ -112,9 +114,9 @@ def test_turn_starts_are_those_of_the_root() -> None:
 
 def test_a_named_checkpoint_of_a_call_keeps_its_root() -> None:
     rows = [
-        Row("", id_at(9), None),
-        Row(CALL, id_at(8), None, root=id_at(9)),
-        Row("", id_at(7), id_at(9)),
+        Row(Key("", id_at(9)), None),
+        Row(Key(CALL, id_at(8)), None, root=id_at(9)),
+        Row(Key("", id_at(7)), id_at(9)),
     ]
     assert kept(rows, Retain(), now=NOW) == {Key("", id_at(7))}
     found = kept(rows, Retain(ids=[id_at(8)]), now=NOW)
@@ -122,7 +124,7 @@ def test_a_named_checkpoint_of_a_call_keeps_its_root() -> None:
 
 
 def test_an_id_that_is_no_uuid6_is_never_too_old() -> None:
-    rows = [Row("", name, None) for name in ("1", "2", "3")]
+    rows = [Row(Key("", name), None) for name in ("1", "2", "3")]
     found = kept(rows, Retain(newer="1h", tips=False), now=NOW)
     assert found == {row.key for row in rows}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -10,8 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 
 from .excerpt import Short, Why
-from .messages import Message, Role, answers, calls, holds_messages, is_summary, may_be_human, role
-from .units import Kind, Unit, join, leading, split, starts_turn
+from .messages import Message, holds_messages, is_summary, may_be_human
+from .units import Kind, Unit, join, joins_across, leading, split, starts_turn
 from .window import Mark, Measure, Window
 
 
@@ -391,8 +390,7 @@ def _plain_cut(
         return None
     # Also in the turn that did not fit: a late result there counts for the turn of its call.
     first = _turn_before(messages, start, lead)
-    units = split(messages[first:])
-    if is_summary(messages[lead]) or any(_joins_across(unit, start - first) for unit in units):
+    if is_summary(messages[lead]) or joins_across(messages[first:], start - first):
         return None
     return range(lead, start)
 
@@ -410,13 +408,14 @@ def _oldest_kept_turn(
     if window.cap.measure not in limits and exceeds(messages, window.cap, window):
         return lead
     used = dict.fromkeys(limits, 0)
-    start = 0
+    start, full = 0, False
     for index in range(len(messages) - 1, lead - 1, -1):
         message = messages[index]
         begins = starts_turn(message)
-        for measure in used:
+        for measure, limit in limits.items():
             used[measure] += _size(message, measure, window, begins)
-        if start and any(used[measure] > limit for measure, limit in limits.items()):
+            full = full or used[measure] > limit
+        if start and full:
             return start
         if begins:
             start = index
@@ -431,19 +430,6 @@ def _size(message: Message, measure: Measure, window: Window, begins: bool) -> i
             return int(begins)
         case "tokens" | "bytes":
             return window.sizes(measure).of(message)
-
-
-def _joins_across(unit: Unit, cut: int) -> bool:
-    """Tell whether a unit stands on both sides of a cut, or may answer a call not looked at."""
-    if unit.kind is not Kind.TOOLS:
-        return unit.kind is Kind.RESULT
-    if unit.indices[0] < cut <= unit.indices[-1]:
-        return True
-    asked = [call.id for m in unit.messages if role(m) is Role.AI for call in calls(m)]
-    given = [a.id for m in unit.messages if role(m) is Role.TOOL for a in answers(m)]
-    # One too many, or one that was matched by position, may answer a call before the cut.
-    named = Counter(filter(None, given))
-    return len(given) > len(asked) or not named <= Counter(asked)
 
 
 def _sum(units: Iterable[Unit], measure: Measure, window: Window) -> int:

@@ -53,6 +53,19 @@ class Unit:
 
 def split(messages: Sequence[Message]) -> list[Unit]:
     """Cut a list into units, ordered by their first message; every message is in exactly one."""
+    drafts = _drafts(messages)
+    head = [draft for draft in takewhile(_opens, drafts) if draft.kind is Kind.SUMMARY]
+    _set_apart(head, messages)
+    units = [draft.finish(messages) for draft in drafts if draft.merged is None]
+    return sorted(units, key=lambda unit: unit.indices[0])
+
+
+def joins_across(messages: Sequence[Message], cut: int) -> bool:
+    """Tell whether a unit stands on both sides of a cut, or may answer a call before the list."""
+    return any(draft.stands_across(cut) for draft in _drafts(messages) if draft.merged is None)
+
+
+def _drafts(messages: Sequence[Message]) -> list[_Draft]:
     lead = leading(messages)
     matcher = _Matcher()
     drafts: list[_Draft] = []
@@ -70,10 +83,7 @@ def split(messages: Sequence[Message]) -> list[Unit]:
         if kind is Kind.AI:
             matcher.ask(draft, message)
         drafts.append(draft)
-    head = [draft for draft in takewhile(_opens, drafts) if draft.kind is Kind.SUMMARY]
-    _set_apart(head, messages)
-    units = [draft.finish(messages) for draft in drafts if draft.merged is None]
-    return sorted(units, key=lambda unit: unit.indices[0])
+    return drafts
 
 
 def _set_apart(summaries: list[_Draft], messages: Sequence[Message]) -> None:
@@ -150,8 +160,11 @@ class _Waiting:
         self._calls.update(enumerate(more, key))
         self._order, self._by_id, self._by_name = [], {}, {}
 
-    def strike(self, answer: Answer) -> None:
-        """Take off the call that is answered: by id, else by name, else the first."""
+    def strike(self, answer: Answer) -> bool:
+        """Take off the call that is answered: by id, else by name, else the first.
+
+        Returns whether one was found that surely is the one: with the id, or both without.
+        """
         if not self._order:
             self._index()
         if answer.id:
@@ -161,8 +174,8 @@ class _Waiting:
         for pool in pools:
             key = self._next(pool)
             if key is not None:
-                del self._calls[key]
-                return
+                return self._calls.pop(key).id == answer.id
+        return False
 
     def has_nameless(self) -> bool:
         """Tell whether a call without an id waits."""
@@ -189,9 +202,9 @@ _NONE_WAITING = _Waiting(())
 
 
 class _Draft:
-    """Collect a unit while the list is walked."""
+    """Collect a unit while the list is walked; `sure` where each result answers a call of it."""
 
-    __slots__ = ("calls", "indices", "kind", "merged", "turn", "waiting")
+    __slots__ = ("calls", "indices", "kind", "merged", "sure", "turn", "waiting")
 
     def __init__(self, kind: Kind, index: int, turn: int) -> None:
         self.kind = kind
@@ -200,6 +213,10 @@ class _Draft:
         self.calls: list[Call] = []
         self.waiting = _NONE_WAITING
         self.merged: _Draft | None = None
+        self.sure = kind is not Kind.RESULT
+
+    def stands_across(self, cut: int) -> bool:
+        return not self.sure or min(self.indices) < cut <= max(self.indices)
 
     def finish(self, messages: Sequence[Message]) -> Unit:
         if not self.calls:
@@ -214,6 +231,7 @@ class _Draft:
         self.turn = min(self.turn, other.turn)
         self.indices += other.indices
         self.calls += other.calls
+        self.sure = self.sure and other.sure
         self.waiting.add(other.waiting)
         other.merged = self
 
@@ -245,11 +263,12 @@ class _Matcher:
     def join(self, index: int, message: Message) -> _Draft | None:
         """Add a result to the unit it answers; None where it answers nothing."""
         home: _Draft | None = None
+        sure = True
         for answer in answers(message):
             draft = self._find(answer)
+            sure = draft is not None and draft.waiting.strike(answer) and sure
             if draft is None:
                 continue
-            draft.waiting.strike(answer)
             if home is None:
                 home = draft
                 draft.indices.append(index)
@@ -257,6 +276,8 @@ class _Matcher:
                 # The larger one absorbs, so that a chain of merges stays linear.
                 small, home = sorted((home, draft), key=lambda d: len(d.indices) + len(d.calls))
                 home.absorb(small)
+        if home is not None:
+            home.sure = home.sure and sure
         return home
 
     def _find(self, answer: Answer) -> _Draft | None:

@@ -77,12 +77,17 @@ class Task:
         """Return the same for the steps of a put."""
         window = self.policy.window or Window(keep=("messages", 1))
         room = self.summary.room() if self.summary is not None else {}
-        return Setting(window, self.places, archives=self.archives, room=room, counts=False)
+        return Setting(window, self.places, archives=self.archives, room=room, puts=False)
 
     @property
     def prepares(self) -> bool:
         """Tell whether something is done outside of the transaction first."""
         return self.summary is not None or self.elsewhere is not None
+
+    @property
+    def has_hooks(self) -> bool:
+        """Tell whether hooks are told what leaves; without an archive nothing else asks for it."""
+        return self.tells or (self.archives and self.archive is None)
 
     @property
     def elsewhere(self) -> Archive | None:
@@ -108,7 +113,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Hold what became of a chunk, and what left in it."""
+    """Hold what became of a chunk, and what left in it, where hooks are told."""
 
     outcomes: tuple[Outcome, ...] = ()
     leaves: tuple[Leave, ...] = ()
@@ -305,7 +310,8 @@ class Worker:
             if isinstance(made, Rewrite) and (archive := self.task.elsewhere) is not None:
                 for leave in made.leaves:
                     tell = self.task.tells and not leave.segment.silent
-                    archive.write(leave.segment, self._packed(leave), tell=tell)
+                    packed = self._packed(leave, self.rows.serde.dumps_typed)
+                    archive.write(leave.segment, packed, tell=tell)
                     archived.add(leave.segment.id)
         return Prepared(proposals, frozenset(archived))
 
@@ -333,7 +339,9 @@ class Worker:
         self.rows.apply(edits)
         for edit in edits:
             outcomes.append(done_with(edit, parcels.get(edit.thread.id, 0)))
-        leaves = tuple(leave for edit in edits for leave in edit.rewrite.leaves)
+        # Messages that nobody is told of are not held: the garbage collector would look at them.
+        told = edits if self.task.has_hooks else []
+        leaves = tuple(leave for edit in told for leave in edit.rewrite.leaves)
         return Done(tuple(outcomes), leaves)
 
     def decided(self, thread: Thread, prepared: Prepared | None = None) -> Edit | Skip:
@@ -381,15 +389,16 @@ class Worker:
     def _parcels(self, edit: Edit) -> list[Parcel]:
         if self.task.archive is None:
             return []
+        dump = edit.dumper(self.rows.serde)
         return [
-            (leave.segment, self._packed(leave), self.task.tells and not leave.segment.silent)
+            (leave.segment, self._packed(leave, dump), self.task.tells and not leave.segment.silent)
             for leave in edit.rewrite.leaves
         ]
 
-    def _packed(self, leave: Leave) -> list[Entry]:
+    def _packed(self, leave: Leave, dump: Callable[[Any], tuple[str, bytes]]) -> list[Entry]:
         archive = self.task.elsewhere
         indexed = archive is not None and archive.index_text
-        return pack(leave, self.rows.serde, plain_text if indexed else None)
+        return pack(leave, dump, plain_text if indexed else None)
 
 
 def _reason(thread: Thread, policy: Policy) -> Skip | None:

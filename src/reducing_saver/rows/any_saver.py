@@ -38,7 +38,7 @@ from .backend import (
     whole_lists,
 )
 from .rewrite import Change, Rewrite
-from .thread import Bytes, Kept, Look, Skip, Thread, chosen, state_of
+from .thread import Bytes, Kept, Look, Skip, Thread, chosen, followed, state_of
 
 
 class Way(StrEnum):
@@ -108,17 +108,17 @@ class AnyRows:
     def _load(self, thread: str, look: Look) -> Thread:
         listed = self._list(thread)
         rows, whole = dict(listed.rows), (*listed.rows.values(),)
-        if look.young is not None and not all(is_older(row.id, look.young) for row in whole):
+        if look.young is not None and not all(is_older(key.id, look.young) for key in rows):
             return Thread(thread, whole, skip=Skip.YOUNG)
-        parents = {Key(row.namespace, row.parent or "") for row in whole}
+        parents = followed(whole)
         held: dict[Key, Kept] = {}
-        while fresh := chosen([*rows.values()], look) - held.keys():
+        while fresh := chosen(rows.values(), look) - held.keys():
             for key in fresh:
                 one = replace(self._kept(thread, key, look), tip=key not in parents)
                 one = replace(one, segments=inherited(one, rows, listed.segments))
                 held[key] = one
                 needs = [*one.record.owed, *filter(None, [one.record.before])]
-                rows[key] = replace(rows[key], needs=(*needs, *owed_to(one, rows)))
+                rows[key] = rows[key]._replace(needs=(*needs, *owed_to(one, rows)))
         kept = tuple(held[key] for key in sorted(held, key=lambda key: (key.id, key.namespace)))
         skip, waits = state_of(kept, look)
         read = Thread(thread, (*rows.values(),), kept, skip=skip, waits=waits)
@@ -166,7 +166,7 @@ class AnyRows:
                 segments[key] = record.segments
             sizes[key] = len(self.serde.dumps_typed(found.checkpoint)[1])
             rows[key] = Row(
-                *key,
+                key,
                 before or record.ancestor,
                 metadata.get("source"),
                 (metadata.get("parents") or {}).get(""),
@@ -186,8 +186,8 @@ class AnyRows:
             before,
             tuple((channel, value) for _, channel, value in writes if channel in look.channels),
             len(writes),
+            deltas_of(found.checkpoint, found.metadata, found.checkpoint["channel_values"]),
         )
-        one = replace(one, deltas=deltas_of(one, found.checkpoint["channel_values"]))
         if not may_fold(one, look):
             return replace(one, folded=whole_lists(one, look))
         return replace(one, folded=folded_lists(self._saver, found, one, look))
@@ -259,8 +259,8 @@ class AnyRows:
 def _newest(thread: Thread) -> set[Key]:
     """Return the newest of every namespace."""
     newest: dict[str, str] = {}
-    for row in thread.rows:
-        newest[row.namespace] = max(row.id, newest.get(row.namespace, ""))
+    for space, id in (row.key for row in thread.rows):
+        newest[space] = max(id, newest.get(space, ""))
     return {Key(space, id) for space, id in newest.items()}
 
 

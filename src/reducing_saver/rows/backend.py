@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import BaseStore
 
 from .._archive import Parcel
 from .._delta import fold, snapshotted
 from .._retain import Key, Row
+from .packed import Typed, dumper
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread, chosen
 
@@ -51,6 +52,18 @@ class Edit:
         """Tell whether anything is written or deleted."""
         thread = self.thread
         return bool(self.deleted or self.rewrite.changes or thread.severed or thread.swept)
+
+    def dumper(self, serde: SerializerProtocol) -> Callable[[Any], Typed]:
+        """Return what dumps messages that leave: as they are stored, where they are."""
+        held = {one.key: one for one in self.thread.kept}
+        left = {(one.segment.namespace, one.segment.checkpoint) for one in self.rewrite.leaves}
+        lists = [
+            (*held[change.key].placed(name), old)
+            for change in self.rewrite.changes
+            if change.key in left and held[change.key].stored
+            for name, (old, _) in change.lists.items()
+        ]
+        return dumper(lists, serde)
 
 
 class Head(NamedTuple):
@@ -173,7 +186,7 @@ def _loose(row: Row, one: Kept | None) -> Row:
     before = one.record.before if one is not None else None
     if one is None or before is None or one.deltas or before in (one.parent, *one.record.owed):
         return row
-    return replace(row, needs=tuple(id for id in row.needs if id != before))
+    return row._replace(needs=tuple(id for id in row.needs if id != before))
 
 
 def _folded(thread: Thread, keys: frozenset[Key]) -> Iterator[Kept]:
@@ -204,20 +217,19 @@ def at(thread: str, key: Key) -> Any:
     return {"configurable": named}
 
 
-def deltas_of(one: Kept, known: Iterable[str]) -> tuple[str, ...]:
+def deltas_of(
+    checkpoint: Checkpoint, metadata: Mapping[str, Any], known: Collection[str]
+) -> tuple[str, ...]:
     """Return the delta channels of a checkpoint that carries no value for them.
 
     `known` are channels for which a value is stored. LangGraph counts the updates of a delta
     channel in the metadata, but for the checkpoint that has just stored it whole; LangGraph.js
     marks threads otherwise and is not understood.
     """
-    counted = one.metadata.get("counters_since_delta_snapshot") or {}
-    found = {
-        channel
-        for channel in counted
-        if channel in one.checkpoint["channel_versions"] and channel not in {*known}
-    }
-    if "delta_writes_versioned" in one.metadata:
+    counted = metadata.get("counters_since_delta_snapshot") or {}
+    versions = checkpoint["channel_versions"]
+    found = {channel for channel in counted if channel in versions and channel not in known}
+    if "delta_writes_versioned" in metadata:
         found.add("*")
     return tuple(sorted(found))
 
@@ -294,8 +306,8 @@ def ancestors(row: Row, rows: Mapping[Key, Row]) -> tuple[str, ...]:
 
 
 def _line(row: Row, rows: Mapping[Key, Row]) -> Iterator[str]:
-    seen, before = {row.id}, row.parent
-    while before and before not in seen and (held := rows.get(Key(row.namespace, before))):
+    space, seen, before = row.key.namespace, {row.key.id}, row.parent
+    while before and before not in seen and (held := rows.get(Key(space, before))):
         seen.add(before)
         yield before
         before = held.parent

@@ -7,7 +7,7 @@ would change what nobody asked to change. The format is msgpack of `JsonPlusSeri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ormsgpack
@@ -29,12 +29,34 @@ def put_list(
     if kind != "msgpack":
         return serde.dumps_typed(_with(serde.loads_typed(stored), path, list(new)))
     raw = _unpack(data)
-    held = raw
-    for key in path:
-        held = held[key]
+    held = _at(raw, path)
     places = {id(message): place for place, message in enumerate(old)}
     items = [held[places[id(m)]] if id(m) in places else _raw(m, serde) for m in new]
     return _closed(_pack(_with(raw, path, items)), cipher, serde)
+
+
+def dumper(
+    lists: Iterable[tuple[Typed, Sequence[str], Sequence[Any]]], serde: SerializerProtocol
+) -> Callable[[Any], Typed]:
+    """Return what dumps a value by a serializer; a message of a stored list has its bytes already.
+
+    `lists` are stored values, the path to a list in each, and that list as it was loaded.
+    """
+    cipher = isinstance(serde, EncryptedSerializer)
+    known: dict[int, tuple[Any, Any]] = {}
+    for stored, path, loaded in lists:
+        kind, data, _ = _opened(stored, serde)
+        if kind == "msgpack":
+            raw = _at(_unpack(data), path)
+            known |= {id(m): (m, packed) for m, packed in zip(loaded, raw, strict=True)}
+
+    def dumped(value: Any) -> Typed:
+        _, packed = known.get(id(value), (value, None))
+        if not isinstance(packed, ormsgpack.Ext):
+            return serde.dumps_typed(value)
+        return _closed(_pack(packed), cipher, serde)
+
+    return dumped
 
 
 def put_value(
@@ -45,6 +67,12 @@ def put_value(
     if kind != "msgpack":
         return serde.dumps_typed(_with(serde.loads_typed(stored), path, value))
     return _closed(_pack(_with(_unpack(data), path, _raw(value, serde))), cipher, serde)
+
+
+def _at(held: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        held = held[key]
+    return held
 
 
 def _with(held: Any, path: Sequence[str], value: object) -> Any:

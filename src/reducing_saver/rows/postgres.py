@@ -10,7 +10,7 @@ for them by `thread_id`, which is what the primary keys begin with.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +42,7 @@ from .backend import (
 from .late import NONE_LATE, Late, sort_out
 from .packed import put_list
 from .rewrite import Rewrite
-from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
+from .thread import Bytes, Kept, Look, Skip, Thread, chosen, followed, severed, state_of
 from .unnamed import DELETE_UNNAMED
 
 _LOCK_TIMEOUT = "5s"
@@ -209,7 +209,7 @@ class _Read:
     sizes: dict[Key, int] = field(default_factory=dict)
     held: dict[Key, Kept] = field(default_factory=dict)
     blobs: dict[Place, Blob] = field(default_factory=dict)
-    parents: dict[Key, str | None] = field(default_factory=dict)
+    rootless: set[Key] = field(default_factory=set)
     segments: dict[Key, Mapping[str, str]] = field(default_factory=dict)
     orphans: dict[Key, int] = field(default_factory=dict)
     late: Late = NONE_LATE
@@ -218,7 +218,7 @@ class _Read:
     kept_writes: int = 0
     skip: Skip | None = None
     keys: frozenset[Key] = frozenset()
-    followed: frozenset[Key] = frozenset()
+    followed: Collection[tuple[str, str | None]] = frozenset()
 
     def needs(self, key: Key) -> bool:
         return self.skip is None and bool(self.rows[key].needs)
@@ -227,7 +227,7 @@ class _Read:
         return floor is not None and not all(is_older(key.id, floor) for key in self.rows)
 
     def bytes(self, keys: frozenset[Key]) -> Bytes:
-        kept = sum(size for key, size in self.sizes.items() if key in keys)
+        kept = sum(self.sizes[key] for key in keys)
         named = {
             (key.namespace, channel, str(version))
             for key in keys
@@ -311,8 +311,7 @@ class PostgresRows:
             read.skip = Skip.YOUNG if read.is_young(look.young) else None
         todo = {thread: read for thread, read in found.items() if read.skip is None}
         for read in todo.values():
-            parents = {Key(row.namespace, row.parent or "") for row in read.rows.values()}
-            read.followed = frozenset(parents)
+            read.followed = followed(read.rows.values())
         self._weigh(todo)
         for thread, read in todo.items():
             read.late = sort_out(
@@ -335,10 +334,11 @@ class PostgresRows:
             _ROWS, asked
         ):
             key, read = Key(space, id), found[thread]
-            read.rows[key] = Row(space, id, parent or ancestor, source, root)
+            read.rows[key] = Row(key, parent or ancestor, source, root)
+            if ancestor:
+                read.rootless.add(key)
             if segments:
                 read.segments[key] = segments
-            read.parents[key] = parent
             read.sizes[key] = size
 
     def _weigh(self, found: Mapping[str, _Read]) -> None:
@@ -355,7 +355,7 @@ class PostgresRows:
         while open_threads:
             fresh = []
             for thread, read in open_threads.items():
-                read.keys = chosen([*read.rows.values()], look)
+                read.keys = chosen(read.rows.values(), look)
                 fresh += [(thread, key) for key in read.keys - read.held.keys()]
             if not fresh:
                 return
@@ -405,19 +405,21 @@ class PostgresRows:
         key = Key(space, id)
         try:
             one = self._kept(read, key, checkpoint, metadata, said.get((thread, key), []), look)
-            one = replace(one, folded=self._folded(thread, one, look))
+            folded = self._folded(thread, one, look)
         except psycopg.Error:
             raise
         except Exception:
             read.skip = Skip.UNREADABLE
             return
-        one = replace(one, segments=inherited(one, read.rows, read.segments))
+        segments = inherited(one, read.rows, read.segments)
+        if folded or segments:
+            one = replace(one, folded=folded, segments=segments)
         read.held[key] = one
         needs = [*one.record.owed, *filter(None, [one.record.before])]
         needs += owed_to(one, read.rows)
         if sends and one.parent:
             needs.append(one.parent)
-        read.rows[key] = replace(read.rows[key], needs=tuple(needs))
+        read.rows[key] = read.rows[key]._replace(needs=tuple(needs))
 
     def _kept(
         self,
@@ -447,18 +449,18 @@ class PostgresRows:
             if data is not None
         ]
         whole = cast(Checkpoint, {**checkpoint, "channel_values": values})
-        one = Kept(
+        return Kept(
             key,
             whole,
             metadata,
-            read.parents[key],
+            None if key in read.rootless else read.rows[key].parent,
             tuple(writes),
             len(said),
+            deltas_of(checkpoint, metadata, known),
             tip=key not in read.followed,
             stored=stored,
             sizes=sizes,
         )
-        return replace(one, deltas=deltas_of(one, known))
 
     def _folded(self, thread: str, one: Kept, look: Look) -> dict[str, list[Any]]:
         if not may_fold(one, look):
@@ -480,8 +482,10 @@ class PostgresRows:
                 place = (space, channel, version)
                 if place in values and not key:
                     continue  # another checkpoint shares it
-                before = values[place][3:] if place in values else one.stored[channel]
-                stored = put_list(before, [key] if key else [], old, new, self.serde)
+                before, path = one.placed(name)
+                if place in values:
+                    before = values[place][3:]
+                stored = put_list(before, path, old, new, self.serde)
                 values[place] = Value(*place, *stored)
                 freed += one.sizes[channel] * (len(before[1]) - len(stored[1])) // len(before[1])
             for channel, messages in change.snapshots.items():

@@ -130,7 +130,8 @@ def rewrite(thread: Thread, proposals: Sequence[Proposal], setting: Setting) -> 
         for step in proposal.steps
         if _refuses(stored[_key(proposal)], step, behind)
     }
-    proposals = [_without(proposal, refused) for proposal in proposals]
+    if refused:
+        proposals = [_without(proposal, refused) for proposal in proposals]
     changes: dict[Key, Change] = {}
     leaves: dict[str, Leave] = {}
     gone: set[tuple[str, str, str]] = set()

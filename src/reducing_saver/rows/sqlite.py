@@ -37,7 +37,7 @@ from .backend import (
 from .late import sort_out
 from .packed import put_list, put_value
 from .rewrite import Change, Rewrite
-from .thread import Bytes, Kept, Look, Skip, Thread, chosen, severed, state_of
+from .thread import Bytes, Kept, Look, Skip, Thread, chosen, followed, severed, state_of
 
 _BUSY_SECONDS = 30.0
 _TASKS = "__pregel_tasks"
@@ -155,18 +155,18 @@ class SqliteRows:
 
     def _load(self, thread: str, look: Look) -> Thread:
         rows, sizes, segments = self._rows(thread, look)
-        if look.young and not all(is_older(row.id, look.young) for row in rows.values()):
+        if look.young and not all(is_older(key.id, look.young) for key in rows):
             return Thread(thread, tuple(rows.values()), skip=Skip.YOUNG)
-        parents = {Key(row.namespace, row.parent or "") for row in rows.values()}
+        parents = followed(rows.values())
         held: dict[Key, Kept] = {}
-        while fresh := chosen([*rows.values()], look) - held.keys():
+        while fresh := chosen(rows.values(), look) - held.keys():
             for key in fresh:
                 one = replace(self._kept(thread, key, look), tip=key not in parents)
                 one = replace(one, folded=self._folded(thread, one, look))
                 one = replace(one, segments=inherited(one, rows, segments))
                 held[key] = one
-                rows[key] = replace(rows[key], needs=self._needs(thread, one, rows))
-        kept = [held[key] for key in sorted(chosen([*rows.values()], look), key=lambda k: k.id)]
+                rows[key] = rows[key]._replace(needs=self._needs(thread, one, rows))
+        kept = [held[key] for key in sorted(chosen(rows.values(), look), key=lambda k: k.id)]
         skip, waits = state_of(kept, look)
         written = self._written(thread)
         late = sort_out(
@@ -192,7 +192,7 @@ class SqliteRows:
             (thread,),
         )
         for namespace, id, parent, state, metadata in listed:
-            rows[Key(namespace, id)] = Row(namespace, id, parent)
+            rows[Key(namespace, id)] = Row(Key(namespace, id), parent)
             sizes[Key(namespace, id)] = (state or 0, metadata or 0)
         # The metadata stands behind the state, so reading it means to pass over that.
         described = self.connection.execute(
@@ -205,8 +205,7 @@ class SqliteRows:
             record = Record.read(metadata)
             if record.segments:
                 segments[key] = record.segments
-            rows[key] = replace(
-                rows[key],
+            rows[key] = rows[key]._replace(
                 parent=rows[key].parent or record.ancestor,
                 source=metadata.get("source"),
                 root=(metadata.get("parents") or {}).get(""),
@@ -230,17 +229,18 @@ class SqliteRows:
             for channel, kind, value in writes
             if channel in look.channels
         ]
-        one = Kept(
+        metadata = _metadata(text)
+        return Kept(
             key,
             checkpoint,
-            _metadata(text),
+            metadata,
             parent,
             tuple(said),
             len(writes),
+            deltas_of(checkpoint, metadata, checkpoint["channel_values"]),
             stored={"": (kind, data)},
             sizes={"": len(data)},
         )
-        return replace(one, deltas=deltas_of(one, checkpoint["channel_values"]))
 
     def _folded(self, thread: str, one: Kept, look: Look) -> dict[str, list[Any]]:
         if not may_fold(one, look):
@@ -288,8 +288,7 @@ class SqliteRows:
     def _value(self, one: Kept, change: Change) -> tuple[str, bytes]:
         stored = one.stored[""]
         for name, (old, new) in change.lists.items():
-            channel, _, key = name.partition(".")
-            path = ["channel_values", channel, *([key] if key else [])]
+            _, path = one.placed(name)
             stored = put_list(stored, path, old, new, self.serde)
         for channel, messages in change.snapshots.items():
             from langgraph.checkpoint.serde.types import _DeltaSnapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -117,6 +117,14 @@ class Kept:
     stored: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
 
+    def placed(self, name: str) -> tuple[tuple[str, bytes], list[str]]:
+        """Return the stored value that holds a list, and the path to it in there."""
+        channel, _, key = name.partition(".")
+        path = [key] if key else []
+        if "" in self.stored:
+            return self.stored[""], ["channel_values", channel, *path]
+        return self.stored[channel], path
+
     @property
     def rests(self) -> bool:
         """Tell whether nothing waits to run."""
@@ -170,7 +178,7 @@ class Thread:
     @property
     def head(self) -> str:
         """Return the newest id of all namespaces."""
-        return max((row.id for row in self.rows), default="")
+        return max((row.key.id for row in self.rows), default="")
 
     def skipped(self, reason: Skip) -> Thread:
         """Return it with a reason to leave it as it is."""
@@ -195,7 +203,12 @@ def severed(kept: Sequence[Kept], rows: Mapping[Key, Row]) -> tuple[Severed, ...
     return tuple(found)
 
 
-def chosen(rows: Sequence[Row], look: Look) -> frozenset[Key]:
+def followed(rows: Iterable[Row]) -> set[tuple[str, str | None]]:
+    """Return the names of the checkpoints that others follow."""
+    return {(row.key.namespace, row.parent) for row in rows}
+
+
+def chosen(rows: Iterable[Row], look: Look) -> frozenset[Key]:
     """Return the names of the rows that stay."""
     return kept(rows, look.retain, now=look.now)
 
