@@ -9,6 +9,7 @@ played.go_on()            # what the thread does next; `nodes` says which nodes 
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
@@ -196,10 +197,18 @@ def parallel_crashed(saver: Saver) -> Play:
     def right(state: Any) -> Any:
         if is_last(state) and not play.fails:
             play.fails = True
+            # LangGraph drops what a task returns while another one's error ends the run.
+            while not _wrote(play, "left"):
+                time.sleep(0.01)
             raise RuntimeError("crash")
         return said("right", state)
 
     return _parallel(play, right)
+
+
+def _wrote(play: Play, name: str) -> bool:
+    writes = play.saver.get_tuple(play.config).pending_writes
+    return any(channel == "seen" and value == [name] for _, channel, value in writes)
 
 
 def sent(saver: Saver) -> Play:
