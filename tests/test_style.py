@@ -49,6 +49,7 @@ LAYERS = [
     "_segment",
     "_stores",
     "_forks",
+    "_entry",
     "_archive",
     "_line",
     "_hooks",

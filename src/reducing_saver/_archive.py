@@ -7,7 +7,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
 from threading import Lock
@@ -28,6 +28,7 @@ from langgraph.store.base import (
 )
 from langgraph.store.memory import InMemoryStore
 
+from ._entry import Entry
 from ._errors import ConfigurationError
 from ._forwarding import opening_of
 from ._segment import Segment
@@ -52,24 +53,6 @@ _LONGEST_LABEL = 500
 T = TypeVar("T")
 # Yields what a store shall do in one batch, is sent what it found, and returns what was asked.
 Steps: TypeAlias = Generator[Sequence[Op], list[Result], T]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Hold an archived message as the saver's serializer wrote it.
-
-    `text` is what the message says, only where a plain-text index was asked for.
-    """
-
-    key: str
-    kind: str
-    data: bytes
-    text: str | None = None
-
-    @property
-    def who(self) -> str:
-        """Return the identity of the message, which its edits share."""
-        return self.key.partition(".")[0]
 
 
 Parcel: TypeAlias = tuple[Segment, Sequence[Entry], bool]

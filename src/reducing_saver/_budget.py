@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from ._archive import Entry
 from ._contents import Contents
+from ._entry import Entry
 from ._errors import ReducingSaverError
 from ._reduction import Proposal, Reduction, Setting, shortening, tightened
 from .engine import Excerpt, Window

@@ -11,9 +11,9 @@ from uuid import uuid4
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from ._archive import Entry
 from ._channel import Place
 from ._copies import bound_writes
+from ._entry import Entry
 from ._reduction import Proposal, Setting, Step
 from ._segment import Leave, entry_key
 from ._select import HeadTail, Selector, Words, is_late, understood
@@ -249,13 +249,13 @@ class Contents:
 
     def _packed(self, key: str, message: Message) -> Entry:
         try:
-            return Entry(key, *self._serde.dumps_typed(message))
+            return Entry.of(key, self._serde.dumps_typed(message))
         except Exception:
             # Of a tool result with an artifact that nobody can write, what can be is kept.
             if getattr(message, "artifact", None) is None:
                 raise
             bare = message.model_copy(update={"artifact": None})  # type: ignore[attr-defined]
-            return Entry(key, *self._serde.dumps_typed(bare))
+            return Entry.of(key, self._serde.dumps_typed(bare))
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         """Leave contents whole, and do not ask again for them in this run."""
@@ -378,7 +378,7 @@ def with_wholes(leave: Leave, wholes: Sequence[Entry], serde: SerializerProtocol
     """Return what leaves with whole messages in the place of excerpts."""
     if not wholes:
         return leave
-    found = {entry.key: serde.loads_typed((entry.kind, entry.data)) for entry in wholes}
+    found = {entry.key: entry.load(serde) for entry in wholes}
     pairs = zip(leave.segment.keys, leave.messages, strict=True)
     return replace(leave, messages=tuple(found.get(key, message) for key, message in pairs))
 

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from ._archive import Archive, Entry
+from ._archive import Archive
 from ._counts import Counts
+from ._entry import Entry
 from ._hooks import Background, Eviction, Hook, atell, name_of, tell
 from ._ledger import Ledger, Tried
 from ._line import Load, LoadAsync, aline_segments, line_segments
@@ -445,12 +446,12 @@ def pack(
     those that are lost.
     """
     packed = [
-        Entry(key, *dump(message), text(message) if text else None)
+        Entry.of(key, dump(message), text(message) if text else None)
         for key, message in zip(leave.segment.keys, leave.messages, strict=True)
         if key in lost or marked_key(message) != key
     ]
     if leave.summary is not None:
-        packed.append(Entry(leave.segment.summary_key, *dump(leave.summary)))
+        packed.append(Entry.of(leave.segment.summary_key, dump(leave.summary)))
     return packed
 
 
@@ -474,7 +475,7 @@ def unpack(
     return Parcel(
         segment,
         tuple(entry.key for entry in fresh),
-        tuple(serde.loads_typed((entry.kind, entry.data)) for entry in fresh),
+        tuple(entry.load(serde) for entry in fresh),
         tuple(i for i, entry in enumerate(fresh) if entry.who in told),
-        next((serde.loads_typed((entry.kind, entry.data)) for entry in summary), None),
+        next((entry.load(serde) for entry in summary), None),
     )

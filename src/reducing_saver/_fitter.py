@@ -8,9 +8,9 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from ._archive import Entry
 from ._budget import LEVELS, Budget, CheckpointTooLargeError
 from ._contents import Contents
+from ._entry import Entry
 from ._keeper import Keeper
 from ._lookup import key_of
 from ._notices import Notices

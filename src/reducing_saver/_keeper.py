@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from ._archive import Archive, Entry
+from ._archive import Archive
 from ._contents import keys_of_wholes, with_wholes
 from ._counts import Counts
 from ._delivery import pack
+from ._entry import Entry
 from ._lookup import key_of
 from ._notices import Notices
 from ._reduction import Reduction

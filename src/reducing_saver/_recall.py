@@ -11,8 +11,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from ._archive import Archive, Entry, StoreArchive, place_of
+from ._archive import Archive, StoreArchive, place_of
 from ._channel import Place, read
+from ._entry import Entry
 from ._errors import ConfigurationError
 from ._recall_words import alike, excerpt, fused, load_bm25s, said, words
 from ._record import Record

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ._ahead import Ahead, Job, Line
-from ._archive import Archive, Entry
+from ._archive import Archive
 from ._counts import Counts
+from ._entry import Entry
 from ._origin import origin_of
 from ._reduction import Offer, Proposal, Step, evicting
 from ._segment import Segment
@@ -138,7 +139,7 @@ def _newest_summarised(line: list[Segment]) -> list[Segment]:
 def _as_told(offer: Offer, step: Step, roll: Roll, entries: list[Entry]) -> Step:
     told: tuple[Message, ...] = ()
     for entry in entries:
-        text = roll.serde.loads_typed((entry.kind, entry.data))
+        text = entry.load(roll.serde)
         # What it covers is not archived, and nobody asks: it never stands in a list.
         told = carried("human", text, summary_id(offer.thread), Coverage(complete=False))
     return replace(step, told=told)

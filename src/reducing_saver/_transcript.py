@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from ._archive import Archive, Entry
+from ._archive import Archive
+from ._entry import Entry
 from ._errors import ConfigurationError
 from ._segment import Segment, in_order
 from .engine.excerpt import whole_key
@@ -153,7 +154,7 @@ def pages(items: Sequence[str | int], size: int) -> Iterator[Page]:
 
 def load(entry: Entry, serde: SerializerProtocol) -> Message:
     """Return an archived message."""
-    message: Message = serde.loads_typed((entry.kind, entry.data))
+    message: Message = entry.load(serde)
     return message
 
 

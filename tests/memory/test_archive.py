@@ -22,7 +22,8 @@ from services.door import AsyncDoor, Door
 from services.savers import Backend
 
 from reducing_saver import ConfigurationError
-from reducing_saver._archive import Archive, Discard, Entry, StoreArchive
+from reducing_saver._archive import Archive, Discard, StoreArchive
+from reducing_saver._entry import Entry
 from reducing_saver._segment import Segment, Span, cut_spans, segment_id
 
 STORES = (

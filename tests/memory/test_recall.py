@@ -30,7 +30,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.store.memory import InMemoryStore
 
 from reducing_saver import ConfigurationError, Discard, ReducingSaver, Window
-from reducing_saver._archive import Entry, StoreArchive
+from reducing_saver._archive import StoreArchive
+from reducing_saver._entry import Entry
 from reducing_saver._recall import recall_tool
 from reducing_saver._recall_words import alike, excerpt, fused, said, words
 from reducing_saver._record import Record
@@ -91,7 +92,7 @@ class Memory:
         text = said if self.archive.index_text else lambda _: None
         serde = self.saver.serde
         pairs = zip(one.keys, gone, strict=True)
-        return [Entry(key, *serde.dumps_typed(message), text(message)) for key, message in pairs]
+        return [Entry.of(key, serde.dumps_typed(message), text(message)) for key, message in pairs]
 
     def store(self, thread: str) -> None:
         """Put a checkpoint that names the newest segment, as the saver does."""

@@ -17,7 +17,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
 from reducing_saver import ConfigurationError, ReducingSaver, Window
-from reducing_saver._archive import Entry, StoreArchive
+from reducing_saver._archive import StoreArchive
+from reducing_saver._entry import Entry
 from reducing_saver._record import Record
 from reducing_saver._segment import Segment, cut_spans, segment_id
 from reducing_saver._transcript import Page, atranscript, pages, transcript
@@ -74,7 +75,7 @@ class Line:
             spans=spans,
         )
         gone = [self.state[position] for position in positions]
-        written = [Entry(k, *SERDE.dumps_typed(m)) for k, m in zip(one.keys, gone, strict=True)]
+        written = [Entry.of(k, SERDE.dumps_typed(m)) for k, m in zip(one.keys, gone, strict=True)]
         self.archive.write(one, written, tell=False)
         self.state = [m for i, m in enumerate(self.state) if i not in positions]
         self.newest = one.id

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from .._archive import Archive, Entry, Parcel
+from .._archive import Archive, Parcel
 from .._channel import Place
 from .._counts import Counts
 from .._delivery import pack
 from .._delta import Reducer
+from .._entry import Entry
 from .._reduction import Proposal, Setting
 from .._retain import Key, floor
 from .._roll import Roll
