@@ -173,7 +173,8 @@ class Thread:
     @property
     def gone(self) -> frozenset[Key]:
         """Return the names of what goes."""
-        return frozenset(row.key for row in self.rows) - self.keys
+        keys = self.keys
+        return frozenset(row.key for row in self.rows if row.key not in keys)
 
     @property
     def head(self) -> str:
