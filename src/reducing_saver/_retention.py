@@ -232,7 +232,7 @@ class Retention:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._hurries, _LINGER_SECONDS)
             while self._waiting:
-                thread, due = next(iter(self._waiting.items()))
+                thread, due = min(self._waiting.items(), key=lambda item: item[1].at)
                 left = due.at - time.monotonic()
                 if left <= 0:
                     del self._waiting[thread]
@@ -272,9 +272,12 @@ class Retention:
         return due._replace(frees=0.0)
 
     def _delete(self, rows: Any, thread: str) -> int | None:
-        look = Look(self._for(thread), datetime.now(UTC), deleted=self._lately)
-        gone = self._patiently(lambda: delete_old(rows, thread, look, most=MOST_A_PASS))
+        gone = self._patiently(lambda: self._deleted_now(rows, thread))
         return None if gone is None else self._remember(thread, gone)
+
+    def _deleted_now(self, rows: Any, thread: str) -> Sequence[Key] | None:
+        look = Look(self._for(thread), datetime.now(UTC), deleted=self._lately)
+        return delete_old(rows, thread, look, most=MOST_A_PASS)
 
     def _patiently(self, act: Callable[[], T]) -> T:
         """Do it once; where a live run has written the same rows, again."""
@@ -318,14 +321,14 @@ class Retention:
     def _count(self, thread: str, due: _Due, deleted: int | None) -> None:
         self._add(deleted or 0)
         with self._changed:
-            at = due.then or due.frees
+            at, then = due.then or due.frees, None
             if deleted is None:
                 self._puts[thread] = EVERY  # the next put is due
                 at = due.frees
             elif deleted == MOST_A_PASS:  # there may be more
-                at = due.at
+                at, then = time.monotonic(), due.then
             if at:
-                known = self._waiting.get(thread, due._replace(at=at, then=None))
+                known = self._waiting.get(thread, due._replace(at=at, then=then))
                 self._waiting[thread] = known._replace(frees=due.frees)
 
     def _add(self, deleted: int) -> None:

@@ -686,3 +686,12 @@ def test_values_that_a_process_left_when_it_ended(
     chat(other).invoke(asked(1), CONFIG)
     other.close()
     nothing_lost(sql, backend)
+
+
+def test_who_is_due_first_is_looked_after_first(make_sqlite: Any) -> None:
+    """Nobody waits for the second after which another thread's values go."""
+    waits = retention.Retention(make_sqlite(), KEEP)
+    now = time.monotonic()
+    for thread, at in (("late", now + 60), ("long", now - 1), ("short", now - 2)):
+        waits._waiting[thread] = retention._Due(None, at)
+    assert [waits._next()[0], waits._next()[0]] == ["short", "long"]

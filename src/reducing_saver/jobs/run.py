@@ -47,8 +47,8 @@ PROCESSES: Literal["processes"] = "processes"
 _PROCESSES = 2
 _NO_WORKER = (
     "no worker process could do anything. A process runs the script that starts it again, so call "
-    'compact() under `if __name__ == "__main__":`, or without executor=. Where that is so, look '
-    "for what ended the processes, as want of memory"
+    'compact() under `if __name__ == "__main__":`, or without executor=. Where that is so, '
+    "something ended the processes: want of memory, say"
 )
 _RESTARTS = 3
 _LEAST_PAUSE = 0.02

@@ -252,7 +252,8 @@ class Worker:
         patient = time.monotonic() + _FREED_PATIENCE
         left, seconds = self.ledger.freed()
         while left and time.monotonic() < patient:
-            time.sleep(max(_FREED_POLL, seconds))
+            # Not longer, though the clock of the database may have been put back.
+            time.sleep(min(max(_FREED_POLL, seconds), _FREED_PATIENCE))
             while self._free():
                 pass
             left, seconds = self.ledger.freed()
