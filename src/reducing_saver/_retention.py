@@ -27,7 +27,7 @@ from ._forwarding import ForwardingSaver
 from ._lineage import CheckpointKey
 from ._retain import Key, Retain
 from .rows import unnamed
-from .rows.backend import free
+from .rows.backend import Place, free
 from .rows.backend import retain as delete_old
 from .rows.late import remembered
 from .rows.source import Source, kind_of, place, placed
@@ -79,12 +79,14 @@ class Retained:
 class _Due(NamedTuple):
     """Hold a thread that waits: its saver, when it is looked after, and when once more.
 
-    `frees`: from when on its values may go that nobody names.
+    `unnamed` are its values that nobody named when they were looked for; they may go from `frees`
+    on.
     """
 
     inner: Any
     at: float
     then: float | None = None
+    unnamed: Sequence[Place] = ()
     frees: float = 0.0
 
 
@@ -215,15 +217,14 @@ class Retention:
                 if rows is None:
                     rows = self._source(due.inner).connect()
                 rows.serde = due.inner.serde
-                due = self._freed(rows, thread, due)
+                freed = self._freed(rows, thread, due)
                 deleted = self._delete(rows, thread)
+                due = self._looked(rows, thread, freed, but=due.unnamed)
             except Exception as error:
                 _close(rows)
                 rows = None
                 self._failed(thread, error)
                 continue
-            if deleted and rows.shares_values and not due.frees:
-                due = due._replace(frees=time.monotonic() + unnamed.GRACE_SECONDS)
             self._count(thread, due, deleted)
             self._pause(time.monotonic() - began)
 
@@ -262,14 +263,25 @@ class Retention:
         return placed(inner, found or "")
 
     def _freed(self, rows: Any, thread: str, due: _Due) -> _Due:
-        """Delete the values that nobody names, unless who named them has just gone.
-
-        Also those that a process has left that ended in between.
-        """
-        if not rows.shares_values or due.frees > time.monotonic():
+        """Delete the values that nobody named a while ago, and still nobody does."""
+        if not due.unnamed or due.frees > time.monotonic():
             return due
-        self._patiently(lambda: free(rows, thread))
-        return due._replace(frees=0.0)
+        self._patiently(lambda: free(rows, thread, due.unnamed))
+        return due._replace(unnamed=(), frees=0.0)
+
+    def _looked(self, rows: Any, thread: str, due: _Due, *, but: Sequence[Place]) -> _Due:
+        """Look for values that nobody names, unless some have been found that wait.
+
+        Whoever has deleted what named them: another process may have, a moment ago. `but` are
+        those just tried: where a database keeps them, they are not tried on and on.
+        """
+        if due.unnamed:
+            return due
+        found = {*rows.unnamed(thread)}.difference(but)
+        if not found:
+            return due
+        frees = time.monotonic() + unnamed.GRACE_SECONDS
+        return due._replace(unnamed=tuple(found), frees=frees)
 
     def _delete(self, rows: Any, thread: str) -> int | None:
         gone = self._patiently(lambda: self._deleted_now(rows, thread))
@@ -329,7 +341,7 @@ class Retention:
                 at, then = time.monotonic(), due.then
             if at:
                 known = self._waiting.get(thread, due._replace(at=at, then=then))
-                self._waiting[thread] = known._replace(frees=due.frees)
+                self._waiting[thread] = known._replace(unnamed=due.unnamed, frees=due.frees)
 
     def _add(self, deleted: int) -> None:
         self._done = replace(self._done, deleted=self._done.deleted + deleted)

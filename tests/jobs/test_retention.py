@@ -64,6 +64,12 @@ UNNAMED = """
         AND c.checkpoint_ns = b.checkpoint_ns
         AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version)
     """
+LEFT = """
+    SELECT thread_id, checkpoint_ns, channel, version FROM checkpoint_blobs b WHERE NOT EXISTS (
+        SELECT 1 FROM checkpoints c WHERE c.thread_id = b.thread_id
+        AND c.checkpoint_ns = b.checkpoint_ns
+        AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version)
+    """
 MISSING = """
     SELECT count(*) FROM checkpoints c
     CROSS JOIN LATERAL jsonb_each_text(c.checkpoint -> 'channel_versions') v
@@ -678,7 +684,7 @@ def test_values_that_a_process_left_when_it_ended(
 ) -> None:
     saver = ReducingSaver(inner, WINDOW, archive=Discard(), retain=Retain(last=1))
     with monkeypatch.context() as ended:
-        ended.setattr(retention, "free", lambda rows, thread: None)
+        ended.setattr(retention, "free", lambda *given: None)
         chat(saver).invoke(asked(0), CONFIG)
         saver.close()
     assert lost(sql, backend)["blobs"]
@@ -695,3 +701,69 @@ def test_who_is_due_first_is_looked_after_first(make_sqlite: Any) -> None:
     for thread, at in (("late", now + 60), ("long", now - 1), ("short", now - 2)):
         waits._waiting[thread] = retention._Due(None, at)
     assert [waits._next()[0], waits._next()[0]] == ["short", "long"]
+
+
+@pytest.mark.parametrize("backend", ["postgres-sync"], indirect=True)
+def test_values_that_another_process_has_just_left(
+    make_inner: Any, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass of one does not delete what the checkpoints named that another deletes."""
+    monkeypatch.setattr(unnamed, "GRACE_SECONDS", 1.0)
+    inner, other = make_inner("a"), make_inner("a")
+    savers = [ReducingSaver(one, WINDOW, archive=Discard(), retain=KEEP) for one in (inner, other)]
+    chat(savers[0]).invoke(asked(0), CONFIG)
+    old = inner.get_tuple(CONFIG)
+    chat(savers[0]).invoke(asked(1), CONFIG)
+    chat(savers[1]).invoke(asked(2), CONFIG)
+    for _ in range(200):
+        if inner.get_tuple(old.config) is None:
+            break
+        time.sleep(0.01)
+    else:
+        raise AssertionError("nothing was deleted")
+    time.sleep(0.4)
+    copy = create_checkpoint(old.checkpoint, None, old.metadata["step"] + 1)
+    inner.put(old.config, copy, {**old.metadata, "source": "fork"}, {})
+    for saver in savers:
+        saver.close()
+    found = inner.get_tuple(
+        {"configurable": {**CONFIG["configurable"], "checkpoint_id": copy["id"]}}
+    )
+    assert found.checkpoint["channel_values"] == old.checkpoint["channel_values"]
+
+
+@pytest.mark.parametrize("backend", ["postgres-sync"], indirect=True)
+def test_no_value_goes_within_a_second_however_much_is_deleted(
+    inner: Any, backend: Any, sql: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unnamed, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(retention, "MOST_A_PASS", 1)
+    since: dict[Any, float] = {}
+    waited: list[float] = []
+
+    def look() -> None:
+        now = time.monotonic()
+        left = {row: since.get(row, now) for row in sql(LEFT)}
+        waited.extend(now - since[row] for row in since.keys() - left.keys())
+        since.clear()
+        since.update(left)
+
+    def watched(act: Any) -> Any:
+        def run(*given: Any, **named: Any) -> Any:
+            found = act(*given, **named)
+            look()
+            return found
+
+        return run
+
+    for name in ("free", "delete_old"):
+        monkeypatch.setattr(retention, name, watched(getattr(retention, name)))
+    for i in range(30):
+        chat(inner).invoke(asked(i), CONFIG)
+    saver = ReducingSaver(inner, WHOLE, archive=Discard(), retain=KEEP)
+    chat(saver).invoke(asked(30), CONFIG)
+    saver.close()
+    assert len([*inner.list(CONFIG)]) == KEEP.last
+    assert len(waited) > 60
+    assert min(waited) >= 0.5 - 0.1
+    nothing_lost(sql, backend)

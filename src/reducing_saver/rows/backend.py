@@ -18,6 +18,9 @@ from .packed import Typed, dumper
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread, chosen
 
+Place = tuple[str, str, str]
+"""A namespace, a channel and a version."""
+
 
 class Value(NamedTuple):
     """Hold a stored value that takes the place of another: `name` is a channel, or a checkpoint."""
@@ -111,6 +114,12 @@ class Rows(Protocol):
     def free(self, threads: Sequence[str]) -> None:
         """Delete the values of threads that no checkpoint names; only within `writing`."""
 
+    def unnamed(self, thread: str) -> list[Place]:
+        """Return the values of a thread that no checkpoint names."""
+
+    def free_still(self, thread: str, values: Sequence[Place]) -> None:
+        """Delete those of these values that no checkpoint names; only within `writing`."""
+
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread with their writes."""
 
@@ -166,10 +175,10 @@ def retain(rows: Rows, thread: str, look: Look, *, most: int) -> Sequence[Key] |
         return gone
 
 
-def free(rows: Rows, thread: str) -> None:
-    """Delete the values of a thread that no checkpoint names, in one transaction."""
+def free(rows: Rows, thread: str, values: Sequence[Place]) -> None:
+    """Delete those of these values that still no checkpoint names, in one transaction."""
     with rows.writing():
-        rows.free([thread])
+        rows.free_still(thread, values)
 
 
 def _without_chains(thread: Thread, look: Look) -> frozenset[Key]:

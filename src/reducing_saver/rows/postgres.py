@@ -30,6 +30,7 @@ from .._retain import Key, Row, is_older
 from .backend import (
     Edit,
     Head,
+    Place,
     Value,
     at,
     deltas_of,
@@ -43,7 +44,7 @@ from .late import NONE_LATE, Late, sort_out
 from .packed import put_list
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, followed, severed, state_of
-from .unnamed import DELETE_UNNAMED
+from .unnamed import DELETE_STILL_UNNAMED, DELETE_UNNAMED, LIST_UNNAMED
 
 _LOCK_TIMEOUT = "5s"
 _IDLE_TIMEOUT = "60s"
@@ -195,10 +196,6 @@ class Blob(NamedTuple):
     kind: str
     size: int
     data: bytes | None
-
-
-Place = tuple[str, str, str]
-"""A namespace, a channel and a version."""
 
 
 @dataclass(slots=True)
@@ -519,6 +516,17 @@ class PostgresRows:
     def free(self, threads: Sequence[str]) -> None:
         """Delete the values of threads that no checkpoint names; only within `writing`."""
         self._do(DELETE_UNNAMED, {"threads": [*threads]})
+
+    def unnamed(self, thread: str) -> list[Place]:
+        """Return the values of a thread that no checkpoint names."""
+        found = self._all(LIST_UNNAMED, {"threads": [thread]})
+        return [(space, channel, version) for _, space, channel, version, _ in found]
+
+    def free_still(self, thread: str, values: Sequence[Place]) -> None:
+        """Delete those of these values that no checkpoint names; only within `writing`."""
+        spaces, channels, versions = _columns(values, 3)
+        listed = {"spaces": spaces, "channels": channels, "versions": versions}
+        self._do(DELETE_STILL_UNNAMED, {"threads": [thread], **listed})
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete these checkpoints of a thread with their writes; their values are left."""

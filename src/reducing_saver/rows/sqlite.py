@@ -25,6 +25,7 @@ from .._retain import Key, Row, is_older
 from .backend import (
     Edit,
     Head,
+    Place,
     Value,
     at,
     deltas_of,
@@ -307,6 +308,13 @@ class SqliteRows:
                 self._sever(edit.thread.id, cut.key)
 
     def free(self, threads: Sequence[str]) -> None:
+        """Do nothing: a checkpoint holds its values."""
+
+    def unnamed(self, thread: str) -> list[Place]:
+        """Return nothing: a checkpoint holds its values."""
+        return []
+
+    def free_still(self, thread: str, values: Sequence[Place]) -> None:
         """Do nothing: a checkpoint holds its values."""
 
     def _rewrite(self, edit: Edit) -> None:

@@ -35,4 +35,10 @@ _UNNAMED = """
 LIST_UNNAMED = f"""{_NAMED}
     SELECT b.thread_id, b.checkpoint_ns, b.channel, b.version, pg_column_size(b.blob) {_UNNAMED}
     """
+_LISTED = """
+    AND (b.checkpoint_ns, b.channel, b.version) IN (
+        SELECT * FROM unnest(%(spaces)s::text[], %(channels)s::text[], %(versions)s::text[])
+    )
+    """
 DELETE_UNNAMED = f"{_NAMED} DELETE {_UNNAMED}"
+DELETE_STILL_UNNAMED = f"{_NAMED} DELETE {_UNNAMED} {_LISTED}"
