@@ -767,3 +767,17 @@ def test_no_value_goes_within_a_second_however_much_is_deleted(
     assert len(waited) > 60
     assert min(waited) >= 0.5 - 0.1
     nothing_lost(sql, backend)
+
+
+def test_what_is_put_while_an_old_thread_shrinks(make_sqlite: Any) -> None:
+    """It is looked after once more, when it is old enough."""
+    inner = make_sqlite()
+    for i in range(45):
+        chat(inner).invoke(asked(i), CONFIG)
+    saver = ReducingSaver(inner, WINDOW, archive=Discard(), retain=Retain(last=1))
+    graph = chat(saver)
+    graph.invoke(asked(45), CONFIG)
+    time.sleep(retention.GRACE_SECONDS / 2)
+    graph.invoke(asked(46), CONFIG)
+    saver.close()
+    assert len([*inner.list(CONFIG)]) == 1
