@@ -26,6 +26,7 @@ from reducing_saver import (
     status,
 )
 from reducing_saver.jobs import work
+from reducing_saver.jobs.source import source_of
 from reducing_saver.jobs.work import Worker
 from reducing_saver.rows import unnamed
 from reducing_saver.rows.postgres import PostgresRows
@@ -392,3 +393,30 @@ def test_gc_next_to_live_runs(house: Any, grace: str) -> None:
 
 def test_turns_are_there() -> None:
     assert turn(0)["messages"][0].id == "h0"
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+def test_a_job_does_not_wait_for_what_others_delete(house: Any, monkeypatch: Any) -> None:
+    """Another job goes on all the time: its values are not this one's."""
+    monkeypatch.setattr(unnamed, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(work, "_FREED_PATIENCE", 1.5)
+    chat = Chat("plain", "t", house.saver)
+    for _ in range(3):
+        chat.say()
+    run(house, job="other", threads=["other"])
+    source, stop = source_of(house.saver), threading.Event()
+
+    def delete() -> None:
+        with source.open() as rows:
+            while not stop.wait(0.02):
+                source.ledger(rows).note_freed(["other"])
+
+    other = threading.Thread(target=delete)
+    other.start()
+    try:
+        report = run(house)
+    finally:
+        stop.set()
+        other.join()
+    assert report.compacted == 1
+    assert house.orphans() == 0

@@ -137,6 +137,7 @@ _NOTE_FREED = """
     """
 _FREED = """
     SELECT count(*), min(due) - extract(epoch FROM clock_timestamp()) FROM reducing_saver_freed
+    WHERE due <= %s
     """
 _TAKE_FREED = """
     DELETE FROM reducing_saver_freed WHERE thread_id IN (
@@ -401,9 +402,14 @@ class Ledger:
         """Take threads whose values may go by now, for this transaction (Postgres)."""
         return [thread for (thread,) in self._run(_TAKE_FREED, (most,))]
 
-    def freed(self) -> tuple[int, float]:
-        """Return how many threads have values that are still to go, and seconds until some may."""
-        ((amount, seconds),) = self._run(_FREED)
+    def last_freed(self) -> float:
+        """Return when the values of all threads may go that are noted by now."""
+        ((last,),) = self._run("SELECT coalesce(max(due), 0) FROM reducing_saver_freed")
+        return float(last)
+
+    def freed(self, until: float) -> tuple[int, float]:
+        """Return of how many threads values were to go until then, and seconds until some may."""
+        ((amount, seconds),) = self._run(_FREED, (until,))
         return int(amount), max(0.0, float(seconds or 0.0))
 
     def finish(self, job: Job, chunk: int) -> None:

@@ -242,21 +242,22 @@ class Worker:
             self.ledger.note_freed([o.thread for o in done.outcomes if o.outcome == DONE])
 
     def free_rest(self) -> int:
-        """Delete the values that nobody names, as soon as they may go.
+        """Delete the values that nobody names by now, as soon as they may go.
 
         Returns how many threads keep theirs for now: others have them in hand, or it failed. Any
-        later job goes on with them.
+        later job goes on with them, as with those that another job adds meanwhile.
         """
         if not self.rows.shares_values:
             return 0
         patient = time.monotonic() + _FREED_PATIENCE
-        left, seconds = self.ledger.freed()
+        until = self.ledger.last_freed()
+        left, seconds = self.ledger.freed(until)
         while left and time.monotonic() < patient:
             # Not longer, though the clock of the database may have been put back.
             time.sleep(min(max(_FREED_POLL, seconds), _FREED_PATIENCE))
-            while self._free():
+            while time.monotonic() < patient and self._free():
                 pass
-            left, seconds = self.ledger.freed()
+            left, seconds = self.ledger.freed(until)
         return left
 
     def _free(self) -> int:
