@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import create_checkpoint
 
 from reducing_saver import (
+    Discard,
     JobError,
     Policy,
     ReducingSaver,
@@ -420,3 +423,51 @@ def test_a_job_does_not_wait_for_what_others_delete(house: Any, monkeypatch: Any
         other.join()
     assert report.compacted == 1
     assert house.orphans() == 0
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+def test_values_of_what_a_wrapper_has_just_deleted(house: Any, monkeypatch: Any) -> None:
+    """A job that has deleted from the thread before leaves them for a second, too."""
+    chat = Chat("plain", "t", house.saver)
+    for _ in range(3):
+        chat.say()
+    run(house)
+    old = house.saver.get_tuple(chat.config)
+    source = source_of(house.saver)
+    with source.open() as rows:
+        ledger = source.ledger(rows)
+        ledger.note_freed(["t"])
+        monkeypatch.setattr(unnamed, "GRACE_SECONDS", 1.0)
+        saver = wrapped(house, retain=Retain(last=1))
+        Chat("plain", "t", saver, turns=3).say()
+        while house.saver.get_tuple(old.config) is not None:
+            time.sleep(0.01)
+        assert ledger.take_freed(10) == []
+    saver.close()
+    run(house)
+    assert house.orphans() == 0
+    assert not house.count("reducing_saver_freed")
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+def test_a_wrapper_that_may_not_see_the_tables_of_jobs(house: Any) -> None:
+    """As where another user of the database runs the jobs."""
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from psycopg import conninfo
+
+    talked(house)
+    run(house)
+    role = f"app_{uuid.uuid4().hex}"
+    house.run(f"CREATE ROLE {role}")
+    try:
+        house.run(f"GRANT ALL ON checkpoints, checkpoint_blobs, checkpoint_writes TO {role}")
+        dsn = conninfo.make_conninfo(house.dsn, options=f"-c role={role}")
+        with PostgresSaver.from_conn_string(dsn) as inner:
+            saver = ReducingSaver(inner, WINDOW, archive=Discard(), retain=Retain(last=1))
+            Chat("plain", "t", saver, turns=TURNS).say()
+            saver.close()
+            assert saver.stats().retention_failures == 0
+            assert len([*inner.list({"configurable": {"thread_id": "t"}})]) == 1
+    finally:
+        house.run(f"DROP OWNED BY {role}")
+        house.run(f"DROP ROLE {role}")

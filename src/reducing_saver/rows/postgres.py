@@ -27,6 +27,7 @@ from psycopg.types.json import Jsonb
 from .._archive import Parcel, rows_of
 from .._channel import may_wait
 from .._retain import Key, Row, is_older
+from . import unnamed
 from .backend import (
     Edit,
     Head,
@@ -44,7 +45,6 @@ from .late import NONE_LATE, Late, sort_out
 from .packed import put_list
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Skip, Thread, chosen, followed, severed, state_of
-from .unnamed import DELETE_STILL_UNNAMED, DELETE_UNNAMED, LIST_UNNAMED
 
 _LOCK_TIMEOUT = "5s"
 _IDLE_TIMEOUT = "60s"
@@ -515,23 +515,28 @@ class PostgresRows:
 
     def free(self, threads: Sequence[str]) -> None:
         """Delete the values of threads that no checkpoint names; only within `writing`."""
-        self._do(DELETE_UNNAMED, {"threads": [*threads]})
+        self._do(unnamed.DELETE_UNNAMED, {"threads": [*threads]})
 
     def unnamed(self, thread: str) -> list[Place]:
         """Return the values of a thread that no checkpoint names."""
-        found = self._all(LIST_UNNAMED, {"threads": [thread]})
+        found = self._all(unnamed.LIST_UNNAMED, {"threads": [thread]})
         return [(space, channel, version) for _, space, channel, version, _ in found]
 
     def free_still(self, thread: str, values: Sequence[Place]) -> None:
         """Delete those of these values that no checkpoint names; only within `writing`."""
         spaces, channels, versions = _columns(values, 3)
         listed = {"spaces": spaces, "channels": channels, "versions": versions}
-        self._do(DELETE_STILL_UNNAMED, {"threads": [thread], **listed})
+        self._do(unnamed.DELETE_STILL_UNNAMED, {"threads": [thread], **listed})
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
-        """Delete these checkpoints of a thread with their writes; their values are left."""
+        """Delete these checkpoints of a thread with their writes; their values are left.
+
+        Also by a job that has deleted others of the thread before, and will delete values soon.
+        """
         for space, ids in _by_space(keys).items():
             self._delete(thread, space, ids)
+        if self._all(unnamed.HAS_NOTES, ())[0][0]:
+            self.connection.execute(unnamed.POSTPONE, (unnamed.GRACE_SECONDS, thread))
 
     def sweep(self, thread: str, keys: Iterable[Key]) -> None:
         """Delete the writes of these checkpoints of a thread."""

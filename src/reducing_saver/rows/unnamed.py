@@ -35,6 +35,15 @@ _UNNAMED = """
 LIST_UNNAMED = f"""{_NAMED}
     SELECT b.thread_id, b.checkpoint_ns, b.channel, b.version, pg_column_size(b.blob) {_UNNAMED}
     """
+# Jobs note there whose values they are to delete, and from when on. They may be another user's.
+HAS_NOTES = """
+    SELECT has_table_privilege(t, 'SELECT') AND has_table_privilege(t, 'UPDATE')
+    FROM to_regclass('reducing_saver_freed') AS t
+    """
+POSTPONE = """
+    UPDATE reducing_saver_freed SET due = extract(epoch FROM clock_timestamp()) + %s
+    WHERE thread_id = %s
+    """
 _LISTED = """
     AND (b.checkpoint_ns, b.channel, b.version) IN (
         SELECT * FROM unnest(%(spaces)s::text[], %(channels)s::text[], %(versions)s::text[])
