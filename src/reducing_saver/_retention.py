@@ -104,7 +104,7 @@ class Retention:
         self._puts: OrderedDict[str, int] = OrderedDict()
         self._held: OrderedDict[CheckpointKey, float] = OrderedDict()
         self._worker: threading.Thread | None = None
-        self._hurries = False
+        self._hurries = self._gives_up = False
         self._place: str | Future[str] | None = None
         self._deleted: OrderedDict[str, tuple[Key, ...]] = OrderedDict()
         self._done = Retained()
@@ -184,10 +184,12 @@ class Retention:
             self._hurries = False
 
     def give_up(self) -> None:
-        """Finish the transaction that is open, and no other."""
+        """Finish the pass that has begun, and no other."""
         with self._changed:
             self._waiting.clear()
+            self._gives_up = True
         self.close(_EXIT_SECONDS)
+        self._gives_up = False
 
     def _is_idle(self) -> bool:
         # No thread survives a fork.
@@ -339,7 +341,7 @@ class Retention:
                 at = due.frees
             elif deleted == MOST_A_PASS:  # there may be more
                 at, then = time.monotonic(), due.then
-            if at:
+            if at and not self._gives_up:
                 known = self._waiting.get(thread, due._replace(at=at, then=then))
                 self._waiting[thread] = known._replace(unnamed=due.unnamed, frees=due.frees)
 

@@ -531,6 +531,39 @@ def test_a_put_waits_for_nothing(make_sqlite: Any, monkeypatch: pytest.MonkeyPat
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("backend", SYNC, indirect=True)
+def test_at_exit_a_pass_is_the_last(
+    inner: Any, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for what is left, as more old checkpoints, or values that may go later."""
+    monkeypatch.setattr(unnamed, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(retention, "MOST_A_PASS", 5)
+    begun, go, passes = threading.Event(), threading.Event(), list[Any]()
+
+    def slow(*given: Any, **named: Any) -> Any:
+        begun.set()
+        assert go.wait(30)
+        passes.append(delete(*given, **named))
+        return passes[-1]
+
+    delete = retention.delete_old
+    monkeypatch.setattr(retention, "delete_old", slow)
+    saver = ReducingSaver(inner, WINDOW, archive=Discard(), retain=KEEP)
+    graph = chat(saver)
+    for i in range(5):
+        graph.invoke(asked(i), CONFIG)
+    assert begun.wait(30)
+    kept = saver._retention
+    assert kept is not None
+    ended = threading.Thread(target=kept.give_up)
+    ended.start()
+    time.sleep(0.1)
+    go.set()
+    ended.join(30)
+    assert kept._is_idle()
+    assert len(passes) == 1
+
+
 @pytest.mark.parametrize("backend", ["postgres-sync"], indirect=True)
 @pytest.mark.parametrize("way", ["pool", "pipeline", "shared with a store"])
 def test_ways_to_connect(way: str, make_database: Any, backend: Any) -> None:
