@@ -2,7 +2,8 @@
 
 It is no part of a put: a put only names its thread. One thread of the process does the rest over a
 connection of its own, by the code of a job, and ends when nothing is left to do. What is not done,
-since the process ended say, is done after the thread's next run.
+since the process ended say, is done after the thread's next run. Values, where checkpoints name
+them, go a second after the checkpoints: see `rows.unnamed`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ._forwarding import ForwardingSaver
 from ._lineage import CheckpointKey
 from ._retain import Key, Retain
 from .rows import unnamed
-from .rows.backend import Place, free
+from .rows.backend import ValueKey, free
 from .rows.backend import retain as delete_old
 from .rows.late import remembered
 from .rows.source import Source, kind_of, place, placed
@@ -86,7 +87,7 @@ class _Due(NamedTuple):
     inner: Any
     at: float
     then: float | None = None
-    unnamed: Sequence[Place] = ()
+    unnamed: Sequence[ValueKey] = ()
     frees: float = 0.0
 
 
@@ -271,7 +272,7 @@ class Retention:
         self._patiently(lambda: free(rows, thread, due.unnamed))
         return due._replace(unnamed=(), frees=0.0)
 
-    def _looked(self, rows: Any, thread: str, due: _Due, *, but: Sequence[Place]) -> _Due:
+    def _looked(self, rows: Any, thread: str, due: _Due, *, but: Sequence[ValueKey]) -> _Due:
         """Look for values that nobody names, unless some have been found that wait.
 
         Whoever has deleted what named them: another process may have, a moment ago. `but` are

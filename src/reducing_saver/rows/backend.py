@@ -18,8 +18,8 @@ from .packed import Typed, dumper
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread, chosen
 
-Place = tuple[str, str, str]
-"""A namespace, a channel and a version."""
+ValueKey = tuple[str, str, str]
+"""The name of a stored value within its thread: a namespace, a channel and a version."""
 
 
 class Value(NamedTuple):
@@ -114,10 +114,10 @@ class Rows(Protocol):
     def free(self, threads: Sequence[str]) -> None:
         """Delete the values of threads that no checkpoint names; only within `writing`."""
 
-    def unnamed(self, thread: str) -> list[Place]:
+    def unnamed(self, thread: str) -> list[ValueKey]:
         """Return the values of a thread that no checkpoint names."""
 
-    def free_still(self, thread: str, values: Sequence[Place]) -> None:
+    def free_still(self, thread: str, values: Sequence[ValueKey]) -> None:
         """Delete those of these values that no checkpoint names; only within `writing`."""
 
     def delete(self, thread: str, keys: Iterable[Key]) -> None:
@@ -175,7 +175,7 @@ def retain(rows: Rows, thread: str, look: Look, *, most: int) -> Sequence[Key] |
         return gone
 
 
-def free(rows: Rows, thread: str, values: Sequence[Place]) -> None:
+def free(rows: Rows, thread: str, values: Sequence[ValueKey]) -> None:
     """Delete those of these values that still no checkpoint names, in one transaction."""
     with rows.writing():
         rows.free_still(thread, values)

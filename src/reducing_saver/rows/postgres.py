@@ -4,7 +4,8 @@ What is within `writing` is one REPEATABLE READ transaction: at READ COMMITTED a
 live run stored since the kept checkpoints were chosen (191 of 401 turns were lost in a trial). A
 list is rewritten in its row, under the version it has, so no checkpoint, stored or about to be,
 names a row that is not there. Every statement works on all threads of a chunk at once, and asks
-for them by `thread_id`, which is what the primary keys begin with.
+for them by `thread_id`, which is what the primary keys begin with. What a checkpoint that is
+deleted named stays until a later transaction looks again who names it (`unnamed`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from . import unnamed
 from .backend import (
     Edit,
     Head,
-    Place,
     Value,
+    ValueKey,
     at,
     deltas_of,
     folded_lists,
@@ -205,7 +206,7 @@ class _Read:
     rows: dict[Key, Row] = field(default_factory=dict)
     sizes: dict[Key, int] = field(default_factory=dict)
     held: dict[Key, Kept] = field(default_factory=dict)
-    blobs: dict[Place, Blob] = field(default_factory=dict)
+    blobs: dict[ValueKey, Blob] = field(default_factory=dict)
     rootless: set[Key] = field(default_factory=set)
     segments: dict[Key, Mapping[str, str]] = field(default_factory=dict)
     orphans: dict[Key, int] = field(default_factory=dict)
@@ -468,8 +469,8 @@ class PostgresRows:
     def edit(self, thread: Thread, rewrite: Rewrite) -> Edit:
         """Return what is to be written of a thread. Writes nothing."""
         held = {one.key: one for one in thread.kept}
-        values: dict[Place, Value] = {}
-        snapshots: dict[Place, Value] = {}
+        values: dict[ValueKey, Value] = {}
+        snapshots: dict[ValueKey, Value] = {}
         freed = 0
         for change in rewrite.changes:
             one, space = held[change.key], change.key.namespace
@@ -517,12 +518,12 @@ class PostgresRows:
         """Delete the values of threads that no checkpoint names; only within `writing`."""
         self._do(unnamed.DELETE_UNNAMED, {"threads": [*threads]})
 
-    def unnamed(self, thread: str) -> list[Place]:
+    def unnamed(self, thread: str) -> list[ValueKey]:
         """Return the values of a thread that no checkpoint names."""
         found = self._all(unnamed.LIST_UNNAMED, {"threads": [thread]})
         return [(space, channel, version) for _, space, channel, version, _ in found]
 
-    def free_still(self, thread: str, values: Sequence[Place]) -> None:
+    def free_still(self, thread: str, values: Sequence[ValueKey]) -> None:
         """Delete those of these values that no checkpoint names; only within `writing`."""
         spaces, channels, versions = _columns(values, 3)
         listed = {"spaces": spaces, "channels": channels, "versions": versions}

@@ -25,8 +25,8 @@ from .._retain import Key, Row, is_older
 from .backend import (
     Edit,
     Head,
-    Place,
     Value,
+    ValueKey,
     at,
     deltas_of,
     folded_lists,
@@ -310,11 +310,11 @@ class SqliteRows:
     def free(self, threads: Sequence[str]) -> None:
         """Do nothing: a checkpoint holds its values."""
 
-    def unnamed(self, thread: str) -> list[Place]:
+    def unnamed(self, thread: str) -> list[ValueKey]:
         """Return nothing: a checkpoint holds its values."""
         return []
 
-    def free_still(self, thread: str, values: Sequence[Place]) -> None:
+    def free_still(self, thread: str, values: Sequence[ValueKey]) -> None:
         """Do nothing: a checkpoint holds its values."""
 
     def _rewrite(self, edit: Edit) -> None:
