@@ -66,7 +66,6 @@ class AnyRows:
     """Read and write threads of a saver, one at a time. Not safe to share."""
 
     name = "any"
-    shares_values = False
 
     def __init__(self, saver: BaseCheckpointSaver[Any], way: Way) -> None:
         self._saver, self._way = saver, way
@@ -207,9 +206,6 @@ class AnyRows:
     def archive(self, parcels: Sequence[Parcel]) -> None:
         """Refuse: there is no store beside the checkpoints."""
         raise NotImplementedError("a saver has no archive of its own")
-
-    def free(self, threads: Sequence[str]) -> None:
-        """Do nothing: the saver looks after its values."""
 
     def apply(self, edits: Sequence[Edit]) -> None:
         """Put what stays, oldest first, and let the saver delete what goes.
