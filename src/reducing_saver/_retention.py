@@ -28,7 +28,7 @@ from ._forwarding import ForwardingSaver
 from ._lineage import CheckpointKey
 from ._retain import Key, Retain
 from .rows import unnamed
-from .rows.backend import ValueKey, free
+from .rows.backend import ValueKey, free, is_passing
 from .rows.backend import retain as delete_old
 from .rows.late import remembered
 from .rows.source import Source, kind_of, place, placed
@@ -58,7 +58,6 @@ _LOOP_SECONDS = 10.0
 _CLOSE_SECONDS = 30.0
 _EXIT_SECONDS = 2.0
 _TRIES = 6
-_PASSING = {"SerializationFailure", "DeadlockDetected", "LockNotAvailable"}
 _ALLOWED = (
     "None for this saver: retain= works with a PostgresSaver, a SqliteSaver and their async "
     "twins; compact() shortens threads of any other"
@@ -300,7 +299,7 @@ class Retention:
             try:
                 return act()
             except Exception as error:
-                if not _is_passing(error) or attempt + 1 == _TRIES:
+                if not is_passing(error) or attempt + 1 == _TRIES:
                     raise
                 self._pause(0.02 * (attempt + 1))
         raise AssertionError("the last try raises or returns")
@@ -376,12 +375,6 @@ def _close(rows: Any) -> None:
         rows.close()
     except Exception as error:
         logger.debug("a connection could not be closed: %s", type(error).__name__)
-
-
-def _is_passing(error: Exception) -> bool:
-    if type(error).__module__ == "sqlite3":
-        return "locked" in str(error) or "busy" in str(error)
-    return type(error).__name__ in _PASSING
 
 
 _open: weakref.WeakSet[Retention] = weakref.WeakSet()

@@ -25,7 +25,7 @@ from .._segment import Leave
 from .._summary import Summary
 from ..engine import Window
 from ..engine.counters import plain_text
-from ..rows.backend import Edit, Rows
+from ..rows.backend import Edit, Rows, is_passing
 from ..rows.late import Deleted, nobody_knows, remembered
 from ..rows.rewrite import Rewrite, again, decide, rewrite, summarise
 from ..rows.thread import Bytes, Look, Skip, Thread
@@ -45,8 +45,6 @@ _FREED_POLL = 0.02
 # Longer than any value waits.
 _FREED_PATIENCE = 6.0
 _LEASE_SECONDS = 300.0
-# Of a chunk: names no state that a retry could find otherwise.
-_AGAIN = {"SerializationFailure", "DeadlockDetected", "LockNotAvailable"}
 _LOST = {"AdminShutdown", "IdleInTransactionSessionTimeout", "OperationalError", "InterfaceError"}
 
 
@@ -166,7 +164,7 @@ class Worker:
             except Exception as error:
                 if is_lost(error):
                     raise
-                if not _is_passing(error):
+                if not is_passing(error):
                     break
                 time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))
         return self._one_by_one(claim, most)
@@ -230,7 +228,7 @@ class Worker:
             except Exception as error:
                 if is_lost(error):
                     raise
-                if _is_passing(error) and attempt + 1 < _TRIES:
+                if is_passing(error) and attempt + 1 < _TRIES:
                     time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
                     continue
                 return self._failed(claim, thread, error)
@@ -463,17 +461,10 @@ def patiently(rows: Rows, act: Callable[[], T]) -> T:
             with rows.writing():
                 return act()
         except Exception as error:
-            if not _is_passing(error) or attempt + 1 == _TRIES:
+            if not is_passing(error) or attempt + 1 == _TRIES:
                 raise
             time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
     raise AssertionError("the last try raises or returns")
-
-
-def _is_passing(error: Exception) -> bool:
-    """Tell whether a transaction failed for what another one did, and may be tried again."""
-    if type(error).__module__ == "sqlite3":
-        return "locked" in str(error) or "busy" in str(error)
-    return type(error).__name__ in _AGAIN
 
 
 def is_lost(error: Exception) -> bool:

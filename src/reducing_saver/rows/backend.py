@@ -18,6 +18,8 @@ from .packed import Typed, dumper
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread, chosen
 
+_PASSING = {"SerializationFailure", "DeadlockDetected", "LockNotAvailable"}
+
 ValueKey = tuple[str, str, str]
 """The name of a stored value within its thread: a namespace, a channel and a version."""
 
@@ -179,6 +181,13 @@ def free(rows: Rows, thread: str, values: Sequence[ValueKey]) -> None:
     """Delete those of these values that still no checkpoint names, in one transaction."""
     with rows.writing():
         rows.free_still(thread, values)
+
+
+def is_passing(error: Exception) -> bool:
+    """Tell whether a transaction failed for what another one did, and may be tried again."""
+    if type(error).__module__ == "sqlite3":
+        return "locked" in str(error) or "busy" in str(error)
+    return type(error).__name__ in _PASSING
 
 
 def _without_chains(thread: Thread, look: Look) -> frozenset[Key]:
