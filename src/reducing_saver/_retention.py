@@ -277,7 +277,7 @@ class Retention:
         Whoever has deleted what named them: another process may have, a moment ago. `but` are
         those just tried: where a database keeps them, they are not tried on and on.
         """
-        if due.unnamed:
+        if due.unnamed or not rows.shares_values:
             return due
         found = {*rows.unnamed(thread)}.difference(but)
         if not found:

@@ -75,7 +75,7 @@ def prepare(errand: Errand) -> None:
     postgres._IDLE_TIMEOUT = errand.idle_timeout
     for kind in (postgres.PostgresRows, sqlite.SqliteRows):
         slow_down(kind)
-        if errand.freeze:
+        if errand.freeze and hasattr(kind, errand.freezes):
             freeze_once(kind, errand.freezes, errand.freeze)
 
 

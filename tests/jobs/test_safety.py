@@ -320,8 +320,9 @@ def test_a_few_checkpoints_of_one_thread_go_at_a_time(house: Any) -> None:
             assert len(gone) <= 4
             assert checkpoints(house) == left
             assert loaded(play) == state
-            free(rows, "t", rows.unnamed("t"))
-            assert loaded(play) == state
+            if rows.shares_values:
+                free(rows, "t", rows.unnamed("t"))
+                assert loaded(play) == state
             assert house.orphans() == 0
     assert left == 3
     assert checkpoints(house, "other") == others

@@ -82,7 +82,7 @@ class Rows(Protocol):
     """Read and write the stored rows of threads over one connection. Not safe to share.
 
     `shares_values`: checkpoints name values that are stored apart, and whoever deletes the
-    checkpoints leaves them to `free`.
+    checkpoints leaves them. Only then there are `free`, `unnamed` and `free_still`.
     """
 
     name: str

@@ -26,7 +26,6 @@ from .backend import (
     Edit,
     Head,
     Value,
-    ValueKey,
     at,
     deltas_of,
     folded_lists,
@@ -306,16 +305,6 @@ class SqliteRows:
             self.sweep(edit.thread.id, edit.thread.swept)
             for cut in edit.thread.severed:
                 self._sever(edit.thread.id, cut.key)
-
-    def free(self, threads: Sequence[str]) -> None:
-        """Do nothing: a checkpoint holds its values."""
-
-    def unnamed(self, thread: str) -> list[ValueKey]:
-        """Return nothing: a checkpoint holds its values."""
-        return []
-
-    def free_still(self, thread: str, values: Sequence[ValueKey]) -> None:
-        """Do nothing: a checkpoint holds its values."""
 
     def _rewrite(self, edit: Edit) -> None:
         for change, value in zip(edit.rewrite.changes, edit.values, strict=True):
