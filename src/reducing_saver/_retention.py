@@ -28,7 +28,7 @@ from ._forwarding import ForwardingSaver
 from ._lineage import CheckpointKey
 from ._retain import Key, Retain
 from .rows import unnamed
-from .rows.backend import ValueKey, free, is_passing
+from .rows.backend import ValueKey, free_still, is_passing
 from .rows.backend import retain as delete_old
 from .rows.late import remembered
 from .rows.source import Source, kind_of, place, placed
@@ -268,7 +268,7 @@ class Retention:
         """Delete the values that nobody named a while ago, and still nobody does."""
         if not due.unnamed or due.frees > time.monotonic():
             return due
-        self._patiently(lambda: free(rows, thread, due.unnamed))
+        self._patiently(lambda: free_still(rows, thread, due.unnamed))
         return due._replace(unnamed=(), frees=0.0)
 
     def _looked(self, rows: Any, thread: str, due: _Due, *, but: Sequence[ValueKey]) -> _Due:

@@ -717,7 +717,7 @@ def test_values_that_a_process_left_when_it_ended(
 ) -> None:
     saver = ReducingSaver(inner, WINDOW, archive=Discard(), retain=Retain(last=1))
     with monkeypatch.context() as ended:
-        ended.setattr(retention, "free", lambda *given: None)
+        ended.setattr(retention, "free_still", lambda *given: None)
         chat(saver).invoke(asked(0), CONFIG)
         saver.close()
     assert lost(sql, backend)["blobs"]
@@ -789,7 +789,7 @@ def test_no_value_goes_within_a_second_however_much_is_deleted(
 
         return run
 
-    for name in ("free", "delete_old"):
+    for name in ("free_still", "delete_old"):
         monkeypatch.setattr(retention, name, watched(getattr(retention, name)))
     for i in range(30):
         chat(inner).invoke(asked(i), CONFIG)

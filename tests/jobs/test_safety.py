@@ -28,7 +28,7 @@ from reducing_saver import (
     survey,
 )
 from reducing_saver.jobs.source import source_of
-from reducing_saver.rows.backend import free, retain
+from reducing_saver.rows.backend import free_still, retain
 from reducing_saver.rows.thread import Look
 
 WINDOW = Window(keep=("messages", 4), trigger=("messages", 6))
@@ -321,7 +321,7 @@ def test_a_few_checkpoints_of_one_thread_go_at_a_time(house: Any) -> None:
             assert checkpoints(house) == left
             assert loaded(play) == state
             if rows.shares_values:
-                free(rows, "t", rows.unnamed("t"))
+                free_still(rows, "t", rows.unnamed("t"))
                 assert loaded(play) == state
             assert house.orphans() == 0
     assert left == 3

@@ -177,7 +177,7 @@ def retain(rows: Rows, thread: str, look: Look, *, most: int) -> Sequence[Key] |
         return gone
 
 
-def free(rows: Rows, thread: str, values: Sequence[ValueKey]) -> None:
+def free_still(rows: Rows, thread: str, values: Sequence[ValueKey]) -> None:
     """Delete those of these values that still no checkpoint names, in one transaction."""
     with rows.writing():
         rows.free_still(thread, values)
