@@ -135,7 +135,7 @@ _NOTE_FREED = """
     SELECT thread, extract(epoch FROM clock_timestamp()) + %s FROM unnest(%s::text[]) AS t(thread)
     ON CONFLICT (thread_id) DO UPDATE SET due = excluded.due
     """
-_FREED = """
+_LEFT_TO_FREE = """
     SELECT count(*), min(due) - extract(epoch FROM clock_timestamp()) FROM reducing_saver_freed
     WHERE due <= %s
     """
@@ -407,9 +407,9 @@ class Ledger:
         ((last,),) = self._run("SELECT coalesce(max(due), 0) FROM reducing_saver_freed")
         return float(last)
 
-    def freed(self, until: float) -> tuple[int, float]:
-        """Return of how many threads values were to go until then, and seconds until some may."""
-        ((amount, seconds),) = self._run(_FREED, (until,))
+    def left_to_free(self, until: float) -> tuple[int, float]:
+        """Return how many threads have values that go by then, and seconds until some may."""
+        ((amount, seconds),) = self._run(_LEFT_TO_FREE, (until,))
         return int(amount), max(0.0, float(seconds or 0.0))
 
     def finish(self, job: Job, chunk: int) -> None:

@@ -133,7 +133,7 @@ class Worker:
     job: Job
     counts: Counts = field(default_factory=Counts)
     _archived: bool | None = None
-    _look_at: float = 0.0
+    _frees_at: float = 0.0
 
     def look(self) -> Look:
         """Return what to read of threads."""
@@ -151,8 +151,8 @@ class Worker:
         A chunk that another transaction stands against is tried again; then, or where a thread
         breaks it, its threads are done one by one, and what breaks is noted.
         """
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + (0.0 if self._free() else _FREED_PAUSE)
+        if time.monotonic() >= self._frees_at:
+            self._frees_at = time.monotonic() + (0.0 if self._free() else _FREED_PAUSE)
         claim = self._leased() if self.task.prepares else None
         if self.task.prepares and claim is None:
             return None
@@ -249,13 +249,13 @@ class Worker:
             return 0
         patient = time.monotonic() + _FREED_PATIENCE
         until = self.ledger.last_freed()
-        left, seconds = self.ledger.freed(until)
+        left, seconds = self.ledger.left_to_free(until)
         while left and time.monotonic() < patient:
             # Not longer, though the clock of the database may have been put back.
             time.sleep(min(max(_FREED_POLL, seconds), _FREED_PATIENCE))
             while time.monotonic() < patient and self._free():
                 pass
-            left, seconds = self.ledger.freed(until)
+            left, seconds = self.ledger.left_to_free(until)
         return left
 
     def _free(self) -> int:
