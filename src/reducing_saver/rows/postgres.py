@@ -207,7 +207,7 @@ class _Read:
     sizes: dict[Key, int] = field(default_factory=dict)
     held: dict[Key, Kept] = field(default_factory=dict)
     blobs: dict[ValueKey, Blob] = field(default_factory=dict)
-    rootless: set[Key] = field(default_factory=set)
+    parentless: set[Key] = field(default_factory=set)
     segments: dict[Key, Mapping[str, str]] = field(default_factory=dict)
     orphans: dict[Key, int] = field(default_factory=dict)
     late: Late = NONE_LATE
@@ -334,7 +334,7 @@ class PostgresRows:
             key, read = Key(space, id), found[thread]
             read.rows[key] = Row(key, parent or ancestor, source, root)
             if ancestor:
-                read.rootless.add(key)
+                read.parentless.add(key)
             if segments:
                 read.segments[key] = segments
             read.sizes[key] = size
@@ -451,7 +451,7 @@ class PostgresRows:
             key,
             whole,
             metadata,
-            None if key in read.rootless else read.rows[key].parent,
+            None if key in read.parentless else read.rows[key].parent,
             tuple(writes),
             len(said),
             deltas_of(checkpoint, metadata, known),
