@@ -227,7 +227,7 @@ class Retention:
                 rows = None
                 self._failed(thread, error)
                 continue
-            self._count(thread, due, deleted)
+            self._go_on(thread, due, deleted)
             self._pause(time.monotonic() - began)
 
     def _next(self) -> tuple[str, _Due] | None:
@@ -332,7 +332,8 @@ class Retention:
         young = max(newer, least) if isinstance(newer, timedelta) else least
         return replace(self.retain, newer=young, ids=(*self.retain.ids, *held))
 
-    def _count(self, thread: str, due: _Due, deleted: int | None) -> None:
+    def _go_on(self, thread: str, due: _Due, deleted: int | None) -> None:
+        """Count a pass, and note when the thread is looked after again, where it is."""
         self._add(deleted or 0)
         with self._changed:
             at, then = due.then or due.frees, None
