@@ -266,9 +266,10 @@ class _Matcher:
         sure = True
         for answer in answers(message):
             draft = self._find(answer)
-            sure = draft is not None and draft.waiting.strike(answer) and sure
             if draft is None:
+                sure = False
                 continue
+            sure = draft.waiting.strike(answer) and sure
             if home is None:
                 home = draft
                 draft.indices.append(index)
