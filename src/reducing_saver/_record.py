@@ -60,14 +60,14 @@ class Record:
         """Return the record in a checkpoint's metadata; an empty one where there is none."""
         held = metadata.get(KEY)
         if not isinstance(held, Mapping):
-            return NO_RECORD
+            return _EMPTY
         evicted = held.get("evicted") or {}
         digests = {name: frozenset(names) for name, names in evicted.items()}
         segments, owed = held.get("segments") or {}, tuple(held.get("owed") or ())
         return cls(digests, held.get("before"), segments, held.get("ancestor"), owed)
 
 
-NO_RECORD = Record()
+_EMPTY = Record()
 
 
 def digest(name: str) -> str:

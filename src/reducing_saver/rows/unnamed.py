@@ -1,4 +1,4 @@
-"""Find the values of threads that no checkpoint names, in Postgres."""
+"""Find and delete the values of threads that no checkpoint names, in Postgres."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNNAMED = """
 LIST_UNNAMED = f"""{_NAMED}
     SELECT b.thread_id, b.checkpoint_ns, b.channel, b.version, pg_column_size(b.blob) {_UNNAMED}
     """
-# Jobs note there whose values they are to delete, and from when on. They may be another user's.
+# Jobs note in it whose values they are to delete, and from when on; it may be another user's.
 HAS_NOTES = """
     SELECT has_table_privilege(t, 'SELECT') AND has_table_privilege(t, 'UPDATE')
     FROM to_regclass('reducing_saver_freed') AS t
