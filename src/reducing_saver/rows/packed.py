@@ -1,4 +1,4 @@
-"""Put another list into a stored value; whatever stays keeps its bytes.
+"""Put another list into a stored value; what stays keeps its bytes, and what leaves takes them.
 
 A value is not loaded and dumped again: another class path, a blocked type or an older LangChain
 would change what nobody asked to change. The format is msgpack of `JsonPlusSerializer`
