@@ -46,7 +46,11 @@ def needs_autocommit(store: BaseStore) -> bool:
         connection = connection._connection
     if not isinstance(connection, sqlite3.Connection):
         return False
-    autocommit = getattr(connection, "autocommit", None)  # Python 3.12
+    try:
+        autocommit = getattr(connection, "autocommit", None)  # Python 3.12
+    except sqlite3.ProgrammingError:
+        # Only the thread of an aiosqlite connection may ask that; anyone the other.
+        autocommit = None
     if isinstance(autocommit, bool):
         return not autocommit
     return connection.isolation_level is not None

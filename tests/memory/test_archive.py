@@ -25,6 +25,7 @@ from reducing_saver import ConfigurationError
 from reducing_saver._archive import Archive, Discard, StoreArchive
 from reducing_saver._entry import Entry
 from reducing_saver._segment import Segment, Span, cut_spans, segment_id
+from reducing_saver._stores import needs_autocommit
 
 STORES = (
     "memory-sync",
@@ -228,6 +229,21 @@ def test_a_connection_without_an_isolation_level_is_taken() -> None:
     archive.write(segment(keys(2)), entries(keys(2)), tell=False)
     assert archive.read("t", keys(2)) == entries(keys(2))
     connection.close()
+
+
+def test_a_connection_of_another_thread_is_taken() -> None:
+    """From Python 3.12 on it tells nobody else whether it begins by itself."""
+    from langgraph.store.sqlite import SqliteStore
+
+    class OfAnother(sqlite3.Connection):
+        @property
+        def autocommit(self) -> int:
+            raise sqlite3.ProgrammingError("created in another thread")
+
+    for level in (None, "DEFERRED"):
+        connection = sqlite3.connect(":memory:", isolation_level=level, factory=OfAnother)
+        assert needs_autocommit(SqliteStore(connection)) == (level is not None)
+        connection.close()
 
 
 async def test_an_async_connection_that_begins_by_itself_is_refused() -> None:
