@@ -692,6 +692,11 @@ def copied(inner: Any, old: Any) -> Any:
     return inner.put(old.config, copy, {**old.metadata, "source": "fork"}, {})
 
 
+def assert_copied(inner: Any, old: Any, copy: Any) -> None:
+    found = inner.get_tuple(copy)
+    assert found.checkpoint["channel_values"] == old.checkpoint["channel_values"]
+
+
 @pytest.mark.parametrize("backend", ["postgres-sync"], indirect=True)
 def test_a_copy_that_another_process_makes_of_what_has_just_gone(
     inner: Any, backend: Any, sql: Ask, monkeypatch: pytest.MonkeyPatch
@@ -707,8 +712,7 @@ def test_a_copy_that_another_process_makes_of_what_has_just_gone(
     copy = copied(inner, old)
     saver.close()
     nothing_lost(sql, backend)
-    found = inner.get_tuple(copy)
-    assert found.checkpoint["channel_values"] == old.checkpoint["channel_values"]
+    assert_copied(inner, old, copy)
 
 
 @pytest.mark.parametrize("backend", ["postgres-sync"], indirect=True)
@@ -753,8 +757,7 @@ def test_values_that_another_process_has_just_left(
     copy = copied(inner, old)
     for saver in savers:
         saver.close()
-    found = inner.get_tuple(copy)
-    assert found.checkpoint["channel_values"] == old.checkpoint["channel_values"]
+    assert_copied(inner, old, copy)
 
 
 @pytest.mark.parametrize("backend", ["postgres-sync"], indirect=True)
