@@ -18,7 +18,7 @@ from ._errors import ConfigurationError
 from ._recall_words import alike, excerpt, fused, load_bm25s, said, words
 from ._record import Record
 from ._segment import Segment
-from ._transcript import line_up, load, pages
+from ._transcript import line_up, pages
 from .engine import messages as shapes
 from .engine.messages import Message, Role, calls, is_summary, role
 
@@ -283,10 +283,11 @@ def _ranked(
 
 def _loaded(entry: Entry, serde: SerializerProtocol) -> Message:
     try:
-        return load(entry, serde)
+        message: Message = entry.load(serde)
     except Exception as error:
         allowed = "one whose serializer reads the archive; give recall_tool the saver"
         raise ConfigurationError("saver", f"one with {type(serde).__name__}", allowed) from error
+    return message
 
 
 def _speaker(message: Message) -> str:

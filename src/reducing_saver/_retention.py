@@ -28,7 +28,7 @@ from ._forwarding import ForwardingSaver
 from ._lineage import CheckpointKey
 from ._retain import Key, Retain
 from .rows import unnamed
-from .rows.backend import ValueKey, free_still, is_passing
+from .rows.backend import ValueKey, free_still, retried
 from .rows.backend import retain as delete_old
 from .rows.late import remembered
 from .rows.source import Source, kind_of, place, placed
@@ -295,14 +295,7 @@ class Retention:
 
     def _patiently(self, act: Callable[[], T]) -> T:
         """Do it once; where a live run has written the same rows, again."""
-        for attempt in range(_TRIES):
-            try:
-                return act()
-            except Exception as error:
-                if not is_passing(error) or attempt + 1 == _TRIES:
-                    raise
-                self._pause(0.02 * (attempt + 1))
-        raise AssertionError("the last try raises or returns")
+        return retried(act, tries=_TRIES, pause=lambda nth: self._pause(0.02 * nth))
 
     def _remember(self, thread: str, gone: Sequence[Key]) -> int:
         """Note what was deleted, as writes of it may still come; return how many there were."""

@@ -69,7 +69,7 @@ from ._roll import Roll, asummarise, patience, summarise
 from ._select import HeadTail, Selector, SelectorError
 from ._stats import ChannelStats, Stats
 from ._summary import Summary
-from ._transcript import atranscript, load, transcript
+from ._transcript import atranscript, transcript
 from .engine import Excerpt, Window
 
 Folded = Mapping[str, builtins.list[object]]
@@ -409,13 +409,13 @@ class ReducingSaver(ForwardingSaver):
         """Return the whole of an excerpt by the key that it names; None where it is not there."""
         archive, thread = self._named_archive("original", config), key_of(config).thread
         found = archive.read(thread, [key])
-        return load(found[0], self.serde) if found else None
+        return found[0].load(self.serde) if found else None
 
     async def aoriginal(self, config: RunnableConfig, key: str) -> Any:
         """Return the whole of an excerpt by the key that it names; None where it is not there."""
         archive, thread = self._named_archive("original", config), key_of(config).thread
         found = await archive.aread(thread, [key])
-        return load(found[0], self.serde) if found else None
+        return found[0].load(self.serde) if found else None
 
     def _named_archive(self, method: str, config: RunnableConfig) -> Archive:
         check_config(config)

@@ -43,7 +43,7 @@ class Page:
             if isinstance(item, int):
                 yield _whole(state[item], found, serde)
             elif item in found:
-                message = load(found[item], serde)
+                message = found[item].load(serde)
                 if not is_summary(message):
                     yield message
 
@@ -152,18 +152,12 @@ def pages(items: Sequence[str | int], size: int) -> Iterator[Page]:
         yield Page(tuple(items[start : start + size]))
 
 
-def load(entry: Entry, serde: SerializerProtocol) -> Message:
-    """Return an archived message."""
-    message: Message = entry.load(serde)
-    return message
-
-
 def _whole(message: Message, found: dict[str, Entry], serde: SerializerProtocol) -> Message:
     """Return what an excerpt was made of, where it is archived; else the message itself."""
     key = whole_key(message)
     if key is None or key not in found:
         return message
-    whole = load(found[key], serde)
+    whole: Message = found[key].load(serde)
     # A line may name the key of another message, where a dict has no place for a mark.
     same = identifier(whole) == identifier(message) and role(whole) is role(message)
     return whole if same else message

@@ -25,7 +25,7 @@ from .._segment import Leave
 from .._summary import Summary
 from ..engine import Window
 from ..engine.counters import plain_text
-from ..rows.backend import Edit, Rows, is_passing
+from ..rows.backend import Edit, Rows, is_passing, retried
 from ..rows.late import Deleted, nobody_knows, remembered
 from ..rows.rewrite import Rewrite, again, decide, rewrite, summarise
 from ..rows.thread import Bytes, Look, Skip, Thread
@@ -229,7 +229,7 @@ class Worker:
                 if is_lost(error):
                     raise
                 if is_passing(error) and attempt + 1 < _TRIES:
-                    time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
+                    _pause(attempt + 1)
                     continue
                 return self._failed(claim, thread, error)
         return None
@@ -251,10 +251,9 @@ class Worker:
         until = self.ledger.last_freed()
         left, seconds = self.ledger.left_to_free(until)
         while left and time.monotonic() < patient:
-            # Not longer, though the clock of the database may have been put back.
-            time.sleep(min(max(_FREED_POLL, seconds), _FREED_PATIENCE))
-            while time.monotonic() < patient and self._free():
-                pass
+            if not self._free():
+                # Not longer, though the clock of the database may have been put back.
+                time.sleep(min(max(_FREED_POLL, seconds), _FREED_PATIENCE))
             left, seconds = self.ledger.left_to_free(until)
         return left
 
@@ -456,15 +455,16 @@ def gathered(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def patiently(rows: Rows, act: Callable[[], T]) -> T:
     """Return what is done in a transaction of its own, again where another one stood against it."""
-    for attempt in range(_TRIES):
-        try:
-            with rows.writing():
-                return act()
-        except Exception as error:
-            if not is_passing(error) or attempt + 1 == _TRIES:
-                raise
-            time.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
-    raise AssertionError("the last try raises or returns")
+
+    def once() -> T:
+        with rows.writing():
+            return act()
+
+    return retried(once, tries=_TRIES, pause=_pause)
+
+
+def _pause(nth: int) -> None:
+    time.sleep(random.uniform(0.02, 0.1) * nth)
 
 
 def is_lost(error: Exception) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -17,6 +17,8 @@ from .._retain import Key, Row
 from .packed import Typed, dumper
 from .rewrite import Rewrite
 from .thread import Bytes, Kept, Look, Thread, chosen
+
+T = TypeVar("T")
 
 _PASSING = {"SerializationFailure", "DeadlockDetected", "LockNotAvailable"}
 
@@ -181,6 +183,21 @@ def free_still(rows: Rows, thread: str, values: Sequence[ValueKey]) -> None:
     """Delete those of these values that still no checkpoint names, in one transaction."""
     with rows.writing():
         rows.free_still(thread, values)
+
+
+def retried(act: Callable[[], T], *, tries: int, pause: Callable[[int], None]) -> T:
+    """Return what is done, again where another transaction stood against it.
+
+    `pause` waits after a try, and is told which one it was, from 1 on.
+    """
+    for nth in range(1, tries):
+        try:
+            return act()
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            pause(nth)
+    return act()
 
 
 def is_passing(error: Exception) -> bool:
